@@ -1,0 +1,1 @@
+"""The time: clocks that never stall the device, and where the wall time went."""

@@ -1,0 +1,1 @@
+"""The numerator: FLOPs of the ops that really run."""

@@ -1,0 +1,272 @@
+"""Counts the steps of a live training loop, each distinct input shape once.
+
+    nothing compiled     the real step is counted while it trains; no bit of it changes
+    something compiled   a shadow of the model is counted on fake tensors
+    the shadow fails     one real step is run eagerly to be counted; the count says which
+    that fails too       unknown, with the reason
+
+A step whose shapes are known costs a dict look-up.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import nn
+
+from mfu_torch.flops.counter import FlopCounter
+from mfu_torch.flops.dynamo import compiled_graphs, mode_depth, something_is_compiled
+from mfu_torch.flops.microbatches import WHOLE, MicroBatches
+from mfu_torch.flops.shadow import ShadowError, shadow_count
+from mfu_torch.flops.signature import signature
+from mfu_torch.records import CountEntry, FlopCount
+
+logger = logging.getLogger(__name__)
+
+COUNTING = "FLOPs were being counted"
+COMPILING = "torch.compile was compiling"
+NEVER = -1
+"""Count id of a step that failed: it has no count."""
+
+
+class LiveCounter:
+    """Knows, at the end of every step, which count it had.
+
+    Args:
+        model: Its forward calls delimit the micro-batches and show the input shapes. ``None``: the
+            first step is counted, and again when the hint changes.
+        on_count: Called with each new :class:`CountEntry`; a second one with the same id replaces
+            the first.
+        on_error: Called with an internal error in a forward call of the model.
+        given: A count supplied by the user: nothing is counted.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        on_count: Callable[[CountEntry], None],
+        on_error: Callable[[Exception], None],
+        given: FlopCount | None = None,
+    ) -> None:
+        self._model = model
+        self._on_count = on_count
+        self._on_error = on_error
+        self._given = given
+        self._parameters = [weakref.ref(p) for p in model.parameters()] if model is not None else []
+        self._trainable: Hashable = None
+        self._hook: Any = None
+        self._graphs = 0
+        # What is known.
+        self._micro = MicroBatches()
+        self._ids: dict[Hashable, int] = {}  # what a step was made of -> count id
+        self._pending: dict[Hashable, int] = {}  # likewise, published as unknown so far
+        self._published = 0
+        self._blind = model is None  # no forward call is seen: the hint stands for the shapes
+        self._wanted = True  # the next step is to be counted from its start
+        self._why_eager = ""
+        # The step in progress.
+        self._in_step = False
+        self._index = 0
+        self._excluded = ""
+        self._calls: list[Hashable] = []
+        self._counter: FlopCounter | None = None
+        self._pieces: list[FlopCount] = []
+        self._first = WHOLE  # forward call from which on it is counted
+        self._carry = FlopCount()  # counted before a pause that interrupts it
+        self._depth = 0
+
+    def attach(self) -> None:
+        """Start watching the model's forward calls."""
+        if self._given is not None:
+            self._publish(None, self._given)
+        elif self._model is not None:
+            self._hook = self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+        self._trainable = self._which_train()
+        self._graphs = compiled_graphs()
+
+    def detach(self) -> None:
+        """Leave nothing behind: no hook, no mode."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        self._stop_counter()
+
+    def begin_step(self, index: int, hint: Hashable) -> None:
+        """A step starts. ``hint`` stands for the input shapes where no forward call is seen."""
+        self._calls.clear()
+        self._index = index
+        self._excluded = ""
+        self._in_step = True
+        if self._given is not None:
+            return
+        self._depth = mode_depth()
+        if self._wanted or (self._blind and ("hint", hint) not in self._ids):
+            self._begin_whole()
+
+    def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[int, int, str]:
+        """The step is over: its count id, its forward calls, and why it is not a steady one."""
+        self._in_step = False
+        if self._given is not None:
+            return 0, 0, ""
+        counted = self._counter is not None
+        if counted:
+            self._cut()
+            self._stop_counter()
+        graphs = compiled_graphs()
+        if graphs != self._graphs:
+            self._graphs = graphs
+            self._excluded = self._excluded or COMPILING
+        calls = self._calls
+        if failed:
+            return NEVER, len(calls), self._excluded
+        self._blind = self._blind or (counted and not calls)
+        key: Hashable = ("hint", hint) if self._blind or not calls else tuple(calls)
+        count_id = self._ids.get(key, NEVER)
+        if count_id == NEVER:
+            count_id = self._settle(key, counted)
+        return count_id, len(calls), self._excluded
+
+    def pause(self) -> None:
+        """Work from here on does not belong to the step that it interrupts."""
+        self._in_step = False
+        if self._counter is not None:
+            self._carry = self._carry + self._counter.take(self._method())
+
+    def resume(self, *, in_step: bool) -> None:
+        """The pause is over."""
+        self._in_step = in_step
+        if self._counter is not None:
+            self._counter.take()
+
+    def revalidate(self) -> None:
+        """Between windows: forget every count if parameters were frozen or unfrozen."""
+        if self._given is None and self._which_train() != self._trainable:
+            self._trainable = self._which_train()
+            self._ids.clear()
+            self._micro.forget()
+            self._wanted = True
+
+    # --- the step in progress -------------------------------------------------------------------
+
+    def _begin_whole(self) -> None:
+        if not self._why_eager and something_is_compiled(self._model):
+            if self._model is not None and not self._blind:
+                return  # a shadow is made as soon as a forward call shows its inputs
+            self._why_eager = (
+                "something is compiled, and Meter was given no model"
+                if self._model is None
+                else "the model was compiled after Meter was given it, which hides its inputs "
+                "(give Meter the compiled model)"
+            )
+        self._start_counter(first=WHOLE)
+
+    def _start_counter(self, first: int) -> None:
+        self._excluded = COUNTING
+        self._first = first
+        self._pieces = [FlopCount()] * (first - WHOLE)
+        self._carry = FlopCount()
+        counter = FlopCounter()
+        counter.__enter__()
+        self._counter = counter
+
+    def _stop_counter(self) -> None:
+        counter, self._counter = self._counter, None
+        if counter is not None:
+            counter.__exit__(None, None, None)
+
+    def _cut(self) -> None:
+        assert self._counter is not None
+        self._pieces.append(self._carry + self._counter.take(self._method()))
+        self._carry = FlopCount()
+
+    def _method(self) -> str:
+        if self._why_eager:
+            return f"counted on step {self._index}, which ran eagerly: {self._why_eager}"
+        return f"counted on step {self._index} as it trained"
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Where Dynamo traces the hook (the module was compiled after the meter was made) it must
+        # come to nothing: no graph break, no guard.
+        if torch.compiler.is_compiling() or not self._in_step:
+            return
+        if torch._C._current_graph_task_id() != -1:  # a checkpoint recomputes the whole model
+            return
+        try:
+            call = (
+                signature(args, kwargs, ints=self._micro.ints_matter),
+                module.training,
+                torch.is_grad_enabled(),
+            )
+            if self._counter is not None:
+                self._cut()
+            elif call not in self._micro and self._micro.separable:
+                self._meet(call, args, kwargs)
+            self._calls.append(call)
+        except Exception as error:  # ours, inside the user's forward: it must not get there
+            self._on_error(error)
+
+    def _meet(self, call: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called with inputs that no count is known for."""
+        assert self._model is not None
+        if not self._why_eager and something_is_compiled(self._model):
+            self._excluded = COUNTING
+            try:
+                self._micro.add(call, shadow_count(self._model, args, kwargs))
+                self._wanted = False
+                return
+            except ShadowError as error:
+                self._why_eager = str(error)
+                logger.warning(
+                    "no shadow of the model can be counted: %s. Step %d runs eagerly, once, to be "
+                    "counted.",
+                    error,
+                    self._index,
+                )
+        if mode_depth() == self._depth:
+            # A mode entered here is left at the step's end: the stack must be as at its start.
+            self._start_counter(first=len(self._calls))
+
+    # --- from what was counted to what is known --------------------------------------------------
+
+    def _settle(self, key: Hashable, counted: bool) -> int:
+        """A step made of a new combination: its count, or the reason why it has none."""
+        count = self._learn() if counted else None
+        if count is None:
+            count = self._micro.compose(self._calls)
+        self._wanted = count is None
+        if count is None:
+            return self._publish(key, None, self._why_unknown())
+        if not count.hardware:
+            reason = "no contraction was seen in the step: did its work run in another thread?"
+            return self._publish(key, None, reason)
+        return self._publish(key, count)
+
+    def _learn(self) -> FlopCount | None:
+        pieces, self._pieces = self._pieces, []
+        if self._calls and not self._blind:
+            self._micro.learn(self._calls, pieces, self._first)
+        return FlopCount.sum(pieces) if self._first == WHOLE else None
+
+    def _why_unknown(self) -> str:
+        if not self._calls:
+            self._blind = True
+            return "the model given to Meter was not called; the next step is counted as a whole"
+        return "an input shape came up in the middle of a step; the next step is counted"
+
+    def _publish(self, key: Hashable, count: FlopCount | None, unknown: str = "") -> int:
+        count_id = self._pending.pop(key, self._published)
+        self._published = max(self._published, count_id + 1)
+        if count is None:
+            self._pending[key] = count_id
+        else:
+            self._ids[key] = count_id
+        self._on_count(CountEntry(id=count_id, count=count, unknown=unknown))
+        return count_id
+
+    def _which_train(self) -> Hashable:
+        alive = (reference() for reference in self._parameters)
+        return tuple(p.requires_grad for p in alive if p is not None)

@@ -1,0 +1,38 @@
+"""What of a model's inputs its FLOPs depend on: shapes, dtypes, and plain values that steer it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+_PLAIN = (bool, str, type(None))
+
+
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ints: bool = True) -> Hashable:
+    """A key that is equal for inputs of equal shape.
+
+    Args:
+        args: Positional inputs; containers are searched.
+        kwargs: Keyword inputs.
+        ints: Whether integers count by value. They can steer a model ("keep the last n logits") or
+            merely number the step, and only counting tells which.
+    """
+    parts = [_part(value, ints) for value in args]
+    for name, value in kwargs.items():
+        parts.append((name, _part(value, ints)))
+    return tuple(parts)
+
+
+def _part(value: Any, ints: bool) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    kind: type = type(value)
+    if kind in _PLAIN or (ints and kind is int):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (list, tuple)):
+        return tuple([_part(item, ints) for item in value])
+    if isinstance(value, Mapping):
+        return tuple([(str(key), _part(item, ints)) for key, item in value.items()])
+    return kind

@@ -1,0 +1,277 @@
+"""One run as text: what share of the hardware went into the model, and where the rest went.
+
+Every number comes from :mod:`mfu_torch.figures`; here they only become words. What is not known
+is listed at the end, with the reason and the line of code that supplies it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, WallShare, run_figures, wall_shares
+from mfu_torch.records import CountEntry, FlopCount, Phase, Run
+from mfu_torch.units import bytes_, percent, rounded_parts, scaled, seconds
+
+COLUMNS = 100
+_LABEL = 14  # columns of the labels on the left
+
+_PHASES: tuple[tuple[Phase, str], ...] = (
+    ("forward", "forward"),
+    ("forward_no_grad", "forward, no gradient"),
+    ("backward", "backward"),
+    ("given", "given"),
+    ("recompute", "recompute"),
+    ("kernel_recompute", "recompute in attention kernels"),
+    ("optimizer", "optimizer"),
+)
+
+_GIVE_PEAK = 'Meter(..., peak="989 TFLOP/s")'
+_GIVE_FLOPS = "Meter(..., flops=FLOPS_PER_STEP)"
+_GIVE_WORK = "with meter.step(tokens=n, samples=b):"
+_GIVE_FORMULA = "mfu_torch.register_flops(op, formula)"
+
+
+def render_report(run: Run) -> str:
+    """The report of a run, at most 100 columns wide; it may still be going on.
+
+    Steady-state figures are over the steps that are not excluded, end-to-end MFU over all steps
+    and the whole wall time; the table in between explains the gap.
+    """
+    now = run_figures(run)
+    blocks = (
+        _title(run),
+        _headline(run, now),
+        _wall_table(run, now),
+        _flops_block(run),
+        _peaks_block(run),
+        _notes_block(run),
+        _absent_block(run, now),
+    )
+    return "\n\n".join("\n".join(block) for block in map(list, blocks) if block) + "\n"
+
+
+def status(run: Run) -> str:
+    """How the run ended, in words."""
+    if run.end is None:
+        return "no end record: still running, or its process was killed"
+    return "completed" if run.end.reason == "completed" else f"ended by {run.end.reason}"
+
+
+def _title(run: Run) -> Iterator[str]:
+    steps = sum(len(window.steps) for window in run.windows)
+    yield from _wrap(
+        f"{run.header.device.name} | {_number(steps, 'step')} | {seconds(run.wall_s)} | "
+        f"{status(run)}"
+    )
+    if run.header.world_size > 1:
+        yield (
+            f"rank {run.header.rank} of {run.header.world_size}: "
+            "the figures are those of this rank's device"
+        )
+
+
+def _headline(run: Run, now: Figures) -> Iterator[str]:
+    attention = run.header.attention
+    other = "causal" if attention == "full" else "full"
+    other_mfu = now.mfu_causal if attention == "full" else now.mfu_full
+    yield _field(
+        "MFU",
+        f"{_share(now.mfu)} steady-state, {_share(now.end_to_end)} end-to-end"
+        f"   (attention {attention}; {other}: {_share(other_mfu)})",
+    )
+    yield _field("HFU", f"{_share(now.hfu)} steady-state")
+    if max(now.mfu or 0.0, now.hfu or 0.0, now.end_to_end or 0.0) > 1:
+        yield _field("", ABOVE_PEAK)
+    if now.model_flops_per_s is not None:
+        yield _field("model", f"{scaled(now.model_flops_per_s, 'FLOP/s')} per device")
+    rates = [
+        f"{scaled(rate, '')} {name}/s"
+        for name, rate in (("tokens", now.tokens_per_s), ("samples", now.samples_per_s))
+        if rate is not None
+    ]
+    if rates:
+        yield _field("throughput", ", ".join(rates))
+    if now.step_s is not None and now.step_s_p95 is not None:
+        yield _field(
+            "step time",
+            f"{seconds(now.step_s)} mean, {seconds(now.step_s_p95)} p95, "
+            f"over {_number(now.steps, 'steady step')}",
+        )
+    if now.data_wait_share is not None:
+        yield _field("data wait", f"{percent(now.data_wait_share)} of the step time")
+    if now.phases:
+        shares = ", ".join(f"{name} {percent(share)}" for name, share in now.phases.items())
+        yield _field("phases", f"{shares} of the step time")
+    if now.memory_bytes is not None:
+        yield _field("memory", f"{bytes_(now.memory_bytes)} at its peak")
+
+
+def _wall_table(run: Run, now: Figures) -> Iterator[str]:
+    parts = wall_shares(run)
+    if not parts:
+        return
+    times = rounded_parts([part.time_s for part in parts], _decimals(run.wall_s))
+    shares = rounded_parts([100 * part.share for part in parts], 1)
+    gaps, gap = ["-"] * len(parts), "-"
+    if now.mfu is not None and now.end_to_end is not None:
+        gaps = rounded_parts([100 * (part.mfu_gap or 0.0) for part in parts], 1)
+        gap = f"{100 * (now.mfu - now.end_to_end):.1f}"
+    total = f"{run.wall_s:.{_decimals(run.wall_s)}f}"
+    yield _row("Where the wall time went", "seconds", "share %", "MFU gap, points")
+    for part, time, share, part_gap in zip(parts, times, shares, gaps, strict=True):
+        yield _row(f"  {_part_name(part)}", time, share, part_gap)
+    yield _row("  total", total, "100.0", gap)
+    if parts[-1].time_s < -0.005 * run.wall_s:
+        yield from _wrap("  other is negative: the recorded parts are longer than the wall time")
+
+
+def _row(name: str, time: str, share: str, gap: str) -> str:
+    if len(name) > 50:
+        name = name[:47] + "..."
+    return f"{name:<50}{time:>14}{share:>12}{gap:>18}"
+
+
+def _part_name(part: WallShare) -> str:
+    if part.kind == "steady":
+        return f"steady steps ({part.times})"
+    if part.kind == "other":
+        return "other"
+    return f"{part.kind}: {part.name} ({part.times})"
+
+
+def _decimals(wall_s: float) -> int:
+    """So that the smallest time shown is well below a thousandth of the whole."""
+    return 1 if wall_s >= 100 else 2 if wall_s >= 10 else 4
+
+
+def _flops_block(run: Run) -> Iterator[str]:
+    uses = Counter(step.count_id for step in run.steps)
+    if not uses:
+        return
+    total = sum(uses.values())
+    count_id, times = uses.most_common(1)[0]
+    others = len(uses) - 1
+    of = f"{times} of {_number(total, 'step')}"
+    if others:
+        of += f"; the others have {_number(others, 'other count')}"
+    count = _known(run.counts.get(count_id))
+    if count is None:
+        yield f"FLOPs per step: not known ({of})"
+    else:
+        yield f"FLOPs per step ({of})"
+        yield from _count_lines(count)
+    known = [c for entry in run.counts.values() if (c := _known(entry)) is not None]
+    if known:
+        yield from _uncounted_lines(known)
+
+
+def _known(entry: CountEntry | None) -> FlopCount | None:
+    return None if entry is None else entry.count
+
+
+def _count_lines(count: FlopCount) -> Iterator[str]:
+    for phase, name in _PHASES:
+        flops = getattr(count, phase)
+        if flops:
+            yield _field(f"  {name}", _share_of(flops, count.hardware), 34)
+    causal = f"   (attention causal: {scaled(count.model_causal, 'FLOP')})"
+    yield _field("  model FLOPs", scaled(count.model, "FLOP") + causal, 34)
+    yield _field("  hardware FLOPs", scaled(count.hardware, "FLOP"), 34)
+    by_dtype = sorted(count.by_dtype.items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{dtype} {_share_of(flops, count.hardware)}" for dtype, flops in by_dtype)
+    if shares:
+        yield _field("  by dtype", shares, 34)
+    if count.method:
+        yield _field("  how", count.method, 34)
+    if count.elementwise:
+        text = f"{scaled(count.elementwise, '')} elements of elementwise and reduction ops"
+        yield _field("  left out by definition", text, 34)
+
+
+def _uncounted_lines(counts: Iterable[FlopCount]) -> Iterator[str]:
+    calls: Counter[str] = Counter()
+    for count in counts:
+        for op, times in count.uncounted.items():
+            calls[op] = max(calls[op], times)
+    if not calls:
+        text = "nothing: every op that looks like a contraction has a formula"
+    else:
+        ops = ", ".join(f"{op} ({_number(n, 'call')} a step)" for op, n in calls.most_common())
+        text = f"{ops}; MFU is a lower bound -> {_GIVE_FORMULA}"
+    yield _field("  not counted", text, 34)
+
+
+def _peaks_block(run: Run) -> Iterator[str]:
+    if run.peaks:
+        yield "Peaks, dense, per device"
+    for dtype, entry in run.peaks.items():
+        peak = entry.peak
+        if peak is None:
+            yield _field(f"  {dtype}", f"unknown: {entry.unknown}")
+        else:
+            rate = scaled(peak.flops_per_s, "FLOP/s")
+            yield _field(f"  {dtype}", f"{rate}, {peak.provenance}: {peak.source}")
+
+
+def _notes_block(run: Run) -> Iterator[str]:
+    notes = [note for entry in run.counts.values() if entry.count for note in entry.count.notes]
+    notes += run.end.notes if run.end else ()
+    notes += run.notes
+    if notes:
+        yield "Notes"
+    for note in dict.fromkeys(notes):
+        yield from _wrap(f"- {note}", "  ", "    ")
+
+
+def _absent_block(run: Run, now: Figures) -> Iterator[str]:
+    """Each reason once, with the figures that it concerns and what supplies them."""
+    names = {"mfu": "MFU", "hfu": "HFU", "end_to_end": "end-to-end MFU"}
+    names["model_flops_per_s"] = "model FLOP/s"
+    if now.steps and now.tokens_per_s is None and now.samples_per_s is None:
+        names["tokens_per_s"] = "throughput"
+    concerned: dict[str, list[str]] = {}
+    for key, name in names.items():
+        if key in now.absent:
+            concerned.setdefault(now.absent[key], []).append(name)
+    if concerned:
+        yield "Not known"
+    for reason, figures in concerned.items():
+        remedy = _remedy(reason, run)
+        text = f"{', '.join(figures)}: {reason}" + (f" -> {remedy}" if remedy else "")
+        yield from _wrap(text, "  ", "    ")
+
+
+def _remedy(reason: str, run: Run) -> str:
+    """The line that supplies what is missing, unless the reason already says it."""
+    if reason.startswith(NOT_GIVEN):
+        return _GIVE_WORK
+    if any(reason == entry.unknown for entry in run.peaks.values()) and "peak=" not in reason:
+        return _GIVE_PEAK
+    if any(reason == entry.unknown for entry in run.counts.values()) and "flops=" not in reason:
+        return _GIVE_FLOPS
+    return ""
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else percent(share)
+
+
+def _share_of(flops: int, total: int) -> str:
+    return f"{scaled(flops, 'FLOP')} ({percent(flops / total)})"
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _field(label: str, text: str, width: int = _LABEL) -> str:
+    """A label and its text, continued under the text."""
+    return "\n".join(_wrap(text, f"{label:<{width}}", " " * width))
+
+
+def _wrap(text: str, first: str = "", rest: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

@@ -1,0 +1,61 @@
+"""One run as plain data: what the report says, for programs (``mfu-torch report --json``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mfu_torch.figures import run_figures, wall_shares
+from mfu_torch.insight.report import status
+from mfu_torch.records import CountEntry, Run
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The figures of a run under the names of their records; shares are fractions.
+
+    ``figures`` are over the steady steps, ``wall`` sums to ``wall_s``, and what is not known is
+    ``None``, with the reason in ``figures.absent`` or ``unknown``.
+    """
+    uses = Counter(step.count_id for step in run.steps)
+    return {
+        "status": status(run),
+        "started": run.header.started,
+        "wall_s": run.wall_s,
+        "steps": sum(uses.values()),
+        "device": run.header.device,
+        "rank": run.header.rank,
+        "world_size": run.header.world_size,
+        "attention": run.header.attention,
+        "versions": run.header.versions,
+        "figures": run_figures(run),
+        "wall": wall_shares(run),
+        "peaks": run.peaks,
+        "counts": [_count(entry, uses[entry.id]) for entry in run.counts.values()],
+        "notes": [*(run.end.notes if run.end else ()), *run.notes],
+    }
+
+
+def _count(entry: CountEntry, steps: int) -> dict[str, Any]:
+    count = entry.count
+    if count is None:
+        return {"id": entry.id, "steps": steps, "unknown": entry.unknown}
+    return {
+        "id": entry.id,
+        "steps": steps,
+        "model": count.model,
+        "model_causal": count.model_causal,
+        "hardware": count.hardware,
+        "forward": count.forward,
+        "forward_no_grad": count.forward_no_grad,
+        "backward": count.backward,
+        "given": count.given,
+        "recompute": count.recompute,
+        "kernel_recompute": count.kernel_recompute,
+        "optimizer": count.optimizer,
+        "by_dtype": count.by_dtype,
+        "by_op": count.by_op,
+        "uncounted": count.uncounted,
+        "elementwise": count.elementwise,
+        "method": count.method,
+        "notes": count.notes,
+    }

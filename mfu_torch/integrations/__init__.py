@@ -1,0 +1,1 @@
+"""One file per framework, the only place that imports it."""

@@ -1,0 +1,494 @@
+"""The live instrument: joins FLOPs, time and peak at every step.
+
+    with Meter(model) as meter:                   # a run
+        for batch in meter.data(loader):          # optional: measures the wait for data
+            with meter.step(tokens=batch.numel()):
+                ...                               # forward, backward, optimizer
+        with meter.pause("eval"):                 # time that belongs to no step
+            ...
+    print(meter.summary())
+
+Per step the meter takes two marks of a clock and looks up one dictionary key. Everything else
+(files, TensorBoard, arithmetic) happens on a thread of its own, once a window. An internal failure
+stands the meter down with one warning; it never reaches the training loop.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import numbers
+import os
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from mfu_torch.clock.clocks import Clock, clock_for
+from mfu_torch.clock.ledger import TAIL, Ledger, OpenStep, PauseTime
+from mfu_torch.flops.live import LiveCounter
+from mfu_torch.flops.signature import signature
+from mfu_torch.peak.resolve import check_given, resolve_peak
+from mfu_torch.records import (
+    Attention,
+    CountEntry,
+    Device,
+    End,
+    FlopCount,
+    Pause,
+    Peak,
+    PeakEntry,
+    Run,
+    Step,
+    Window,
+)
+from mfu_torch.run.recorder import Recorder
+from mfu_torch.run.sinks import Sink
+from mfu_torch.session import Place, given_count, open_recorder, place_of
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Given = float | str | Peak | Mapping[str, float | str | Peak]
+
+
+class Meter:
+    """Measures what share of the hardware a training loop puts into its model.
+
+    Args:
+        model: The module that is trained: its forward calls show the input shapes, so that each
+            shape is counted once. Pass the compiled or wrapped module if there is one. Without a
+            model the first step is counted, and again when ``tokens`` or ``samples`` change.
+        log_dir: Where the run file and TensorBoard events go; by default ``runs/<date and time>``.
+            ``""``: nowhere.
+        log_every: Steps per window (per console line and TensorBoard point).
+        peak: FLOP/s of the device, where the built-in table does not know it or you know better:
+            a number, ``"989 TFLOP/s"``, a :class:`Peak`, or a mapping from dtype to any of these.
+        attention: ``"full"`` (every score; PaLM, nanoGPT, torchtitan) or ``"causal"`` (only the
+            scores that the mask keeps). Decides which of them ``mfu`` and ``hfu`` mean; both are
+            recorded.
+        flops: FLOPs of a step, if you know better than the counter: a :class:`FlopCount` or model
+            FLOPs by dtype, ``{"bf16": 6.1e15}``. Nothing is counted then.
+        sinks: Instead of the console and TensorBoard. The run file is written in any case.
+        device: ``torch.device``, its name, or a :class:`Device`; by default the model's.
+        clock: A :class:`~mfu_torch.clock.clocks.Clock`, for tests.
+        sync: Synchronise the device at every mark. Exact for each single step, and slow.
+        group: Process group that this process is a rank of; by default the world.
+
+    Raises:
+        TypeError, ValueError: If an argument cannot be understood; the message says which.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        log_every: int = 10,
+        peak: Given | None = None,
+        attention: Attention = "full",
+        flops: FlopCount | Mapping[str, float] | None = None,
+        sinks: Sequence[Sink] | None = None,
+        device: torch.device | str | Device | None = None,
+        clock: Clock | None = None,
+        sync: bool = False,
+        group: Any = None,
+    ) -> None:
+        _check_model(model)
+        if attention not in ("full", "causal"):
+            raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
+        if not isinstance(log_every, int) or log_every < 1:
+            raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
+        check_given(peak)
+        self._model = model
+        self._log_dir = log_dir
+        self._log_every = log_every
+        self._given_peak = peak
+        self._attention: Attention = attention
+        self._flops = given_count(flops)
+        self._sinks = sinks
+        self._device = device
+        self._clock_arg = clock
+        self._sync = sync
+        self._group = group
+        self._context = _StepContext(self)
+        self._started = self._closed = self._down = False
+        self._open: OpenStep | None = None  # the step that we are in
+        self._last: OpenStep | None = None  # the step that time still goes to
+        self._label = ""
+        self._in_pause = False
+        self._tokens: int | None = None
+        self._samples: int | None = None
+        self._batch: Hashable = None
+        self._next_index = 0
+        self._resolved: list[OpenStep] = []
+
+    # --- a run ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Meter:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(reason="completed" if kind is None else kind.__name__)
+
+    def start(self) -> None:
+        """Begin the run. ``with meter:`` and the first step do it by themselves.
+
+        Raises:
+            RuntimeError: If the run is over; a meter measures one run.
+        """
+        if self._started:
+            if self._closed:
+                raise RuntimeError("this meter's run is over; make a new Meter for another run")
+            return
+        self._started = True
+        place = place_of(self._model, self._device, self._group)
+        self._place: Place = place
+        self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
+        self._ledger = Ledger(self._clock)
+        self._ledger.begin(PauseTime("init", 0))
+        self._recorder: Recorder
+        self._recorder, self._run_path = open_recorder(
+            place,
+            log_dir=self._log_dir,
+            log_every=self._log_every,
+            attention=self._attention,
+            clock=self._clock.description,
+            sinks=self._sinks,
+        )
+        self._peaks: dict[str, PeakEntry] = {}
+        self._live = LiveCounter(self._model, self._on_count, self._stand_down, self._flops)
+        self._live.attach()
+        atexit.register(self.close)
+
+    def close(self, reason: str = "completed") -> None:
+        """End the run: wait for the device once, write what is left. Safe to call twice."""
+        if not self._started or self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._live.detach()
+        try:
+            self._close_ledger()
+        except Exception as error:  # the device may be in a failed state; the file must be whole
+            self._recorder.warn("the last steps could not be timed: %s", _first_line(error))
+        self._put_window()
+        notes = tuple(self._recorder.notes)
+        self._recorder.put(End(wall_s=self._ledger.wall_s, reason=reason, notes=notes))
+        self._recorder.close()
+
+    def _close_ledger(self) -> None:
+        if self._open is not None:
+            self._open.failed = True
+        finish = PauseTime("finish", self._next_index)
+        self._ledger.begin(finish, closes=self._last)
+        self._ledger.begin(finish)
+        done = self._ledger.poll(wait=True)
+        if self._last is not None and not self._last.failed:
+            # No step follows: the time since the last one was left belongs to no step.
+            finish.duration_s += self._last.tail_s
+            self._last.tail_s = 0.0
+        self._take(done)
+
+    @property
+    def run(self) -> Run:
+        """The run so far: header, counts, peaks, and the steps whose time is known.
+
+        Raises:
+            RuntimeError: If it has not begun.
+        """
+        if not self._started:
+            raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
+        self._recorder.flush()
+        run = self._recorder.read_back(self._run_path)
+        if not self._resolved:
+            return run
+        return Run(
+            header=run.header,
+            peaks=run.peaks,
+            counts=run.counts,
+            windows=(*run.windows, self._window()),
+            pauses=run.pauses,
+            end=run.end,
+            notes=run.notes,
+        )
+
+    def summary(self) -> str:
+        """The report of the run so far, as ``mfu-torch report`` prints it."""
+        from mfu_torch.insight.report import render_report
+
+        return render_report(self.run)
+
+    @property
+    def log_dir(self) -> Path | None:
+        """The folder of the run file; ``None`` when the run is not kept on disk."""
+        return self._run_path.parent if self._started and self._run_path is not None else None
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> _StepContext:
+        """A context manager around one optimizer update, all its micro-batches included.
+
+        Args:
+            tokens: Tokens trained on in this step on this device, for tokens/s.
+            samples: Samples, likewise.
+        """
+        self._tokens = tokens
+        self._samples = samples
+        return self._context
+
+    def _begin(self) -> None:
+        if self._down:
+            return
+        if self._open is not None or self._in_pause:
+            raise RuntimeError(
+                "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
+                if self._open is not None
+                else "step() inside pause(): a pause belongs to no step; leave it first"
+            )
+        if not self._started or self._closed:
+            self.start()
+        try:
+            tokens, samples = self._tokens, self._samples
+            if not (type(tokens) is int or tokens is None):
+                tokens = self._as_int("tokens", tokens)
+            if not (type(samples) is int or samples is None):
+                samples = self._as_int("samples", samples)
+            index = self._next_index
+            self._next_index = index + 1
+            step = OpenStep(index, tokens, samples)
+            ledger = self._ledger
+            ledger.begin(step, closes=self._last)
+            self._open = self._last = step
+            done = ledger.poll()
+            if done:
+                self._take(done)
+            self._live.begin_step(index, (tokens, samples, self._batch))
+        except Exception as error:
+            self._stand_down(error)
+
+    def _end(self, failed: bool) -> None:
+        step, self._open = self._open, None
+        if step is None or self._down:
+            return
+        try:
+            hint = (step.tokens, step.samples, self._batch)
+            step.failed = failed
+            self._ledger.begin(step, TAIL)
+            step.count_id, step.micro_batches, excluded = self._live.end_step(hint, failed=failed)
+            step.excluded = excluded or ("first step" if step.index == 0 else "")
+        except Exception as error:
+            self._stand_down(error)
+
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """A context manager around a part of a step; its share of the step time is reported.
+
+        Parts inside a part are taken out of the outer one.
+
+        Raises:
+            ValueError: If the name is empty or reserved.
+            RuntimeError: Outside of a step.
+        """
+        if not name or name == TAIL:
+            raise ValueError(f"phase name is {name!r}; expected a name other than {TAIL!r}")
+        return self._phase(name)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        if self._down:
+            yield
+            return
+        if self._open is None:
+            raise RuntimeError(f"phase({name!r}) outside of a step; phases are parts of a step")
+        outer, self._label = self._label, name
+        self._ledger.begin(self._open, name)
+        try:
+            yield
+        finally:
+            self._label = outer
+            if self._open is not None:
+                self._ledger.begin(self._open, outer)
+
+    @contextlib.contextmanager
+    def pause(self, name: str) -> Iterator[None]:
+        """Time that belongs to no step: ``"eval"``, ``"checkpoint"``, any name.
+
+        It is left out of the steady-state MFU, counts in the end-to-end MFU, and is reported by
+        name. Work inside is not counted.
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"pause name is {name!r}; expected a name, e.g. 'eval'")
+        if not self._started:
+            self.start()
+        if self._down or self._closed:
+            yield
+            return
+        outer_pause = self._in_pause
+        self._in_pause = True
+        self._live.pause()
+        self._ledger.begin(PauseTime(name, self._next_index))
+        try:
+            yield
+        finally:
+            self._in_pause = outer_pause
+            if not outer_pause:
+                self._live.resume(in_step=self._open is not None)
+            self._resume_time()
+
+    def _resume_time(self) -> None:
+        if self._open is not None:
+            self._ledger.begin(self._open, self._label)
+        elif self._last is not None:
+            self._ledger.begin(self._last, TAIL)
+        else:
+            self._ledger.begin(PauseTime("init", 0))
+
+    def data(self, loader: Iterable[T]) -> DataWait[T]:
+        """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
+        return DataWait(loader, self)
+
+    def _waited(self, wait_s: float, batch: object) -> None:
+        if self._last is not None:
+            self._last.data_wait_s += wait_s
+        if self._model is None:
+            self._batch = signature((batch,), {}, ints=False)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def _on_count(self, entry: CountEntry) -> None:
+        for dtype in entry.count.by_dtype if entry.count else ():
+            if dtype not in self._peaks:
+                peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
+                self._peaks[dtype] = peak
+                self._recorder.put(peak)
+        self._recorder.put(entry)
+
+    def _take(self, done: list[OpenStep | PauseTime]) -> None:
+        for part in done:
+            if type(part) is PauseTime:
+                self._put_pause(part.name, part.after_step, part.duration_s)
+                continue
+            assert type(part) is OpenStep
+            if part.failed:
+                spent_s = part.inside_s + part.tail_s
+                self._put_pause("interrupted step", part.index, spent_s)
+                continue
+            self._resolved.append(part)
+            if len(self._resolved) >= self._log_every:
+                self._put_window()
+                self._live.revalidate()
+
+    def _put_pause(self, name: str, after_step: int, duration_s: float) -> None:
+        self._recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
+
+    def _put_window(self) -> None:
+        if self._resolved:
+            self._recorder.put(self._window())
+            self._resolved = []
+
+    def _window(self) -> Window:
+        return Window(
+            steps=tuple(map(_as_record, self._resolved)),
+            wall_s=self._resolved[-1].wall_s,
+            memory_bytes=self._place.peak_memory_bytes(),
+        )
+
+    def _as_int(self, name: str, value: Any) -> int | None:
+        if isinstance(value, numbers.Integral) or (
+            isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1
+        ):
+            return int(value)
+        self._recorder.warn_once(
+            f"{name}= got a {type(value).__name__}; expected an int (a tensor on the device would "
+            f"have to be waited for), so {name}/s is not reported"
+        )
+        return None
+
+    def _stand_down(self, error: Exception) -> None:
+        """An internal failure: stop measuring, say so once, and leave the training alone."""
+        if self._down:
+            return
+        self._down = True
+        self._open = None
+        self._live.detach()
+        logger.warning(
+            "mfu_torch stopped measuring after an internal error (%s: %s). Training goes on. "
+            "Please report it with this traceback.",
+            type(error).__name__,
+            _first_line(error),
+            exc_info=error,
+        )
+        self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
+
+
+class _StepContext:
+    """What ``Meter.step`` returns: one object for all steps, so that a step allocates nothing."""
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._meter._begin()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._meter._end(kind is not None)
+
+
+class DataWait(Generic[T]):
+    """A loader whose waiting time is measured; iterate over it as over the loader."""
+
+    def __init__(self, loader: Iterable[T], meter: Meter) -> None:
+        self._loader = loader
+        self._meter = meter
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[T]:
+        meter = self._meter
+        if not meter._started:
+            meter.start()
+        host_s = meter._clock.host_s
+        asked_s = host_s()
+        for batch in self._loader:
+            meter._waited(host_s() - asked_s, batch)
+            yield batch
+            asked_s = host_s()
+
+
+def _as_record(step: OpenStep) -> Step:
+    return Step(
+        index=step.index,
+        duration_s=step.inside_s + step.tail_s,
+        data_wait_s=step.data_wait_s,
+        count_id=step.count_id,
+        micro_batches=step.micro_batches,
+        tokens=step.tokens,
+        samples=step.samples,
+        excluded=step.excluded,
+        phases=step.phases or {},
+    )
+
+
+def _check_model(model: object) -> None:
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected the torch.nn.Module that is trained "
+            "(or nothing: Meter() counts whatever runs in a step)"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,1 @@
+"""The denominator: what the device could do."""

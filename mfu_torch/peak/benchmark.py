@@ -1,0 +1,372 @@
+"""The peak that a device can reach, measured: a few matrix multiplies through torch.
+
+For CPUs no document states a usable figure (the clock under load is not the nominal one, and
+the vector units differ by part), so the best rate of a plain matmul stands in for the peak, and
+says so. Nothing of the user's changes: the operands come from a generator of their own, no
+global setting of torch is touched, and a measurement is kept per machine, so that it costs
+``seconds`` once. Other work on the machine makes it too low: it is then repeated, says so, and is
+not kept. This is not the step path: it synchronises with the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import platformdirs
+
+from mfu_torch.peak.table import SUPPLY_PEAK, check_dtype
+from mfu_torch.records import Device, Peak, UnknownPeak
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+CacheDir = str | os.PathLike[str] | None
+
+_Shape = tuple[int, int, int]
+
+# (m, k, n), smallest first, so that a slow dtype stops early. Squares, and tall operands as a
+# batch of tokens makes them.
+_CPU_SHAPES: tuple[_Shape, ...] = (
+    (256, 256, 256),
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (4096, 1024, 1024),
+    (2048, 2048, 2048),
+    (8192, 2048, 2048),
+    (4096, 4096, 4096),
+)
+_GPU_SHAPES: tuple[_Shape, ...] = (
+    (1024, 1024, 1024),
+    (4096, 4096, 4096),
+    (16384, 4096, 4096),
+    (8192, 8192, 8192),
+)
+
+_TORCH_DTYPES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+}
+
+_TRIALS = 3
+"""Calls of a shape of which the fastest decides whether the next larger one is tried: a single one
+may have met a pause of the scheduler."""
+
+_BUSY = 0.85
+"""A CPU measurement that got less than this share of its threads' time was disturbed."""
+
+_ROUNDS = 3
+"""Measurements to make, at most, until one is not disturbed."""
+
+_REPEAT_S = 0.01
+"""Calls back to back that are timed as one: long against the timer, short against a slice of
+the scheduler's time."""
+
+
+class _Trial(NamedTuple):
+    flops_per_s: float
+    shape: _Shape
+    run: Callable[[], torch.Tensor]
+
+
+class _Best(NamedTuple):
+    flops_per_s: float
+    shape: _Shape
+    repeats: int
+    share: float = 1.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the threads got too little of the CPU to show what it can do."""
+        return self.share < _BUSY
+
+
+def measured_peak(
+    device: Device, dtype: str, *, cache_dir: CacheDir = None, seconds: float = 0.6
+) -> Peak:
+    """The best rate that a matrix multiply reaches on a device of this machine.
+
+    The result is kept in ``peaks.json`` and reused for the same device, threads, dtype and torch
+    version. A cache that cannot be read or written is logged once and does without.
+
+    Args:
+        device: From :func:`detect_device`.
+        dtype: ``fp64``, ``fp32``, ``tf32`` (GPUs), ``bf16``, ``fp16`` or ``int8``.
+        cache_dir: Folder of ``peaks.json``; the user's cache folder by default.
+        seconds: To spend on measuring, about; the smallest shape is always measured.
+
+    Raises:
+        ValueError: If the dtype has no peak in mfu_torch at all.
+        UnknownPeak: If it cannot be measured on this device; the message says why.
+    """
+    check_dtype(dtype)
+    path = _path(cache_dir)
+    reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
+    _check_measurable(device, dtype, reduced)
+    key = _key(device, dtype, reduced)
+    cached = _read(path).get(key)
+    if cached is not None:
+        return cached
+    peak, keep = _measure(device, dtype, reduced, seconds)
+    if keep:
+        _write(path, {**_read(path), key: peak})
+    return peak
+
+
+def forget_measured(device: Device, dtype: str, *, cache_dir: CacheDir = None) -> None:
+    """Drop a kept measurement that turned out too low; the next run measures again."""
+    path = _path(cache_dir)
+    reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
+    kept = _read(path)
+    if kept.pop(_key(device, dtype, reduced), None) is not None:
+        _write(path, kept)
+
+
+def _path(cache_dir: CacheDir) -> Path:
+    folder = platformdirs.user_cache_dir("mfu_torch") if cache_dir is None else cache_dir
+    return Path(folder) / "peaks.json"
+
+
+def _check_measurable(device: Device, dtype: str, reduced: str) -> None:
+    if dtype not in _TORCH_DTYPES:
+        raise _unknown(device, dtype, f"measured are only {', '.join(_TORCH_DTYPES)}")
+    if device.kind not in ("cuda", "rocm"):
+        if dtype == "tf32":
+            raise _unknown(device, dtype, f"a device of kind {device.kind!r} has no TF32")
+        return
+    # On a GPU the two are different peaks of one torch dtype, and the setting that chooses
+    # between them is the user's.
+    if dtype == "fp32" and reduced:
+        raise _unknown(device, dtype, f"torch runs fp32 matmuls as {reduced} here")
+    if dtype == "tf32" and not reduced:
+        raise _unknown(
+            device,
+            dtype,
+            "torch runs fp32 matmuls in full precision here; allow TF32 first, with "
+            "torch.set_float32_matmul_precision('high')",
+        )
+
+
+def _reduced_fp32(device: Device) -> str:
+    """What fp32 matmuls really run in, if not fp32: ``"tf32"`` or ``"bf16"``."""
+    import torch
+
+    on_gpu = device.kind in ("cuda", "rocm")
+    backend = torch.backends.cuda if on_gpu else torch.backends.mkldnn
+    precision = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    if precision is None:  # torch < 2.9; later ones raise when both ways of setting it are mixed
+        precision = {"high": "tf32", "medium": "tf32" if on_gpu else "bf16"}.get(
+            torch.get_float32_matmul_precision(), "ieee"
+        )
+    return "" if precision in ("none", "ieee") else str(precision)
+
+
+def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> tuple[Peak, bool]:
+    """The peak, and whether nothing disturbed its measurement."""
+    import torch
+
+    kind = "cuda" if device.kind == "rocm" else device.kind  # torch's word for both
+    where = torch.device(kind, device.index or 0)
+    shapes = _CPU_SHAPES if device.kind == "cpu" else _GPU_SHAPES
+    try:
+        # The user's autocast would run the operands in another dtype.
+        with torch.no_grad(), torch.autocast(where.type, enabled=False):
+            best = _undisturbed(shapes, dtype, where, seconds)
+    # What torch raises where a dtype has no kernel, or the build has no such device, differs by
+    # backend and version; AttributeError: no torch._int_mm.
+    except (RuntimeError, NotImplementedError, TypeError, AssertionError, AttributeError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise _unknown(device, dtype, f"the matmul failed: {reason}") from error
+    executor = f"{torch.get_num_threads()} threads" if device.kind == "cpu" else device.name
+    size = "x".join(str(extent) for extent in best.shape)
+    source = f"{dtype} matmul {size} on {executor}, torch {torch.__version__}, best of "
+    source += str(best.repeats)
+    if reduced:
+        source += f", run as {reduced}"
+    if best.disturbed:
+        source += (
+            f", on {best.share:.0%} of their time (other work on the machine?): perhaps too low"
+        )
+    peak = Peak(
+        flops_per_s=best.flops_per_s,
+        dtype=dtype,
+        source=source,
+        provenance="measured",
+        device=device.name,
+    )
+    return peak, not best.disturbed
+
+
+def _undisturbed(
+    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float
+) -> _Best:
+    """The first measurement that other work did not disturb, or else the best of some."""
+    import torch
+
+    tries = []
+    for _ in range(_ROUNDS):
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        best = _best_of(shapes, dtype, where, seconds)
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        if where.type != "cpu":
+            return best
+        best = best._replace(share=min(1.0, cpu_s / (wall_s * torch.get_num_threads())))
+        if not best.disturbed:
+            return best
+        tries.append(best)
+    return max(tries)
+
+
+def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float) -> _Best:
+    """Try each shape once in half of the time; repeat the fastest in the rest."""
+    begin_s = time.perf_counter()
+    fastest: _Trial | None = None
+    for shape in shapes:
+        left_s = begin_s + seconds / 2 - time.perf_counter()
+        # A warm-up and the trials have to fit into what is left.
+        cost = (1 + _TRIALS) * _flops(shape)
+        if fastest is not None and cost / fastest.flops_per_s > left_s:
+            break
+        try:
+            trial = _try(shape, dtype, where)
+        except RuntimeError:
+            if fastest is None:
+                raise
+            break  # out of memory: smaller shapes have been measured
+        if fastest is None or trial.flops_per_s > fastest.flops_per_s:
+            fastest = trial
+    assert fastest is not None  # the first shape is always tried
+    return _repeat(fastest, where, begin_s + seconds)
+
+
+def _try(shape: _Shape, dtype: str, where: torch.device) -> _Trial:
+    run = _matmul(shape, dtype, where)
+    run()  # the first call builds kernels and allocates workspaces
+    fastest_s = min(_timed(run, 1, where) for _ in range(_TRIALS))
+    return _Trial(_flops(shape) / fastest_s, shape, run)
+
+
+def _repeat(trial: _Trial, where: torch.device, deadline_s: float) -> _Best:
+    flops = _flops(trial.shape)
+    calls = max(1, int(_REPEAT_S * trial.flops_per_s / flops))
+    best, repeats = 0.0, 0
+    while repeats == 0 or time.perf_counter() < deadline_s:
+        best = max(best, flops * calls / _timed(trial.run, calls, where))
+        repeats += 1
+    return _Best(best, trial.shape, repeats)
+
+
+def _flops(shape: _Shape) -> int:
+    m, k, n = shape  # (m, k) @ (k, n)
+    return 2 * m * k * n
+
+
+def _matmul(shape: _Shape, dtype: str, where: torch.device) -> Callable[[], torch.Tensor]:
+    import torch
+
+    m, k, n = shape
+    # A generator of its own leaves the user's random numbers as they are; random operands,
+    # because constant ones let a GPU draw less power and clock higher than training does.
+    random = torch.Generator(device=where)
+    random.manual_seed(0)
+    if dtype == "int8":
+        whole = functools.partial(
+            torch.randint, -8, 8, generator=random, dtype=torch.int8, device=where
+        )
+        # The second operand is column-major: cuBLASLt's int8 kernels want it so.
+        a, b = whole(size=(m, k)), whole(size=(n, k)).t()
+        return lambda: torch._int_mm(a, b)
+    exact = getattr(torch, _TORCH_DTYPES[dtype])
+    a = torch.randn(m, k, generator=random, device=where, dtype=torch.float32).to(exact)
+    b = torch.randn(k, n, generator=random, device=where, dtype=torch.float32).to(exact)
+    out = torch.empty(m, n, device=where, dtype=exact)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def _timed(run: Callable[[], object], calls: int, where: torch.device) -> float:
+    """Seconds that ``calls`` runs take on the device."""
+    import torch
+
+    if where.type == "cuda":
+        with torch.cuda.device(where):
+            start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            start.record()
+            for _ in range(calls):
+                run()
+            end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end)) / 1e3
+    if where.type == "mps":
+        torch.mps.synchronize()
+    begin_s = time.perf_counter()
+    for _ in range(calls):
+        run()
+    if where.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter() - begin_s
+
+
+def _key(device: Device, dtype: str, reduced: str) -> str:
+    import torch
+
+    size = [f"{device.sm_count} units"]
+    if device.kind == "cpu":
+        size = [f"{device.sm_count} cores", f"{torch.get_num_threads()} threads"]
+    parts = [device.name, *size, dtype, f"torch {torch.__version__}", reduced]
+    return ", ".join(part for part in parts if part)
+
+
+def _read(path: Path) -> dict[str, Peak]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Peak])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        _warn_once(f"{path} cannot be read ({error}): measuring again. If it stays, delete it")
+        return {}
+
+
+def _write(path: Path, peaks: dict[str, Peak]) -> None:
+    # Written beside and moved into place: a reader, or another rank that writes at the same
+    # time, never sees half a file. The last of two writers wins, and the other measures again.
+    text = msgspec.json.format(msgspec.json.encode(peaks))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix="peaks-", suffix=".json", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text)
+            os.replace(name, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        _warn_once(
+            f"{path} cannot be written ({error}): the next process measures again. "
+            "Set XDG_CACHE_HOME to a folder that can be written"
+        )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning("The cache of measured peaks %s.", message)
+
+
+def _unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:
+    return UnknownPeak(f"no {dtype} peak for {device.name!r}: {reason}. {SUPPLY_PEAK}")

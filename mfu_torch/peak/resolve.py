@@ -1,0 +1,104 @@
+"""Which peak a run divides by: what the user gave, else the table, else (CPU) a measurement.
+
+A peak that is not known is a reason, not an error: a run without one reports FLOP/s and no MFU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Real
+
+from mfu_torch.peak.benchmark import CacheDir, measured_peak
+from mfu_torch.peak.table import DTYPES, SUPPLY_PEAK, check_dtype, peak_for
+from mfu_torch.records import Device, Peak, PeakEntry, UnknownPeak
+from mfu_torch.units import parse_flops_per_s
+
+GivenPeak = float | str | Peak
+"""One peak as a user gives it: FLOP/s, ``"989 TFLOP/s"``, or a :class:`Peak`."""
+
+Given = GivenPeak | Mapping[str, GivenPeak] | None
+"""What ``peak=`` accepts: a figure for every dtype, or one for each dtype by name."""
+
+
+def resolve_peak(
+    device: Device, dtype: str, given: Given = None, cache_dir: CacheDir = None
+) -> PeakEntry:
+    """The peak of a device for one dtype, or the reason why there is none.
+
+    Args:
+        device: From :func:`detect_device`.
+        dtype: That contractions ran in; one without peaks (``complex64``) is unknown.
+        given: What the user passed as ``peak=``. A number or text holds for every dtype, a
+            :class:`Peak` for its own only; dtypes that a mapping leaves out are looked up.
+        cache_dir: Of measured peaks, see :func:`measured_peak`.
+
+    Raises:
+        ValueError, TypeError: If ``given`` is not a peak, as in :func:`check_given`.
+    """
+    check_given(given)
+    try:
+        return PeakEntry(dtype=dtype, peak=_resolve(device, dtype, given, cache_dir))
+    except UnknownPeak as error:
+        return PeakEntry(dtype=dtype, unknown=str(error))
+
+
+def check_given(given: Given) -> None:
+    """Refuse a ``peak=`` that cannot be used, before anything runs.
+
+    Raises:
+        ValueError: If it is no positive rate, or a mapping has a key that is no dtype or a
+            :class:`Peak` of another dtype than its key.
+        TypeError: If it is none of the types of :data:`Given`.
+    """
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        _check_one(given)
+        return
+    for dtype, one in given.items():
+        check_dtype(dtype)
+        _check_one(one)
+        if isinstance(one, Peak) and one.dtype != dtype:
+            raise ValueError(
+                f"peak[{dtype!r}] is a {one.dtype} peak; expected one of {dtype}, "
+                f"or the key {one.dtype!r}"
+            )
+
+
+def _check_one(given: object) -> None:
+    if isinstance(given, Peak):
+        return
+    # bool is a number to Python, but no rate.
+    if isinstance(given, bool) or not isinstance(given, (str, Real)):
+        raise TypeError(
+            f'peak is {given!r}; expected FLOP/s (989e12), text ("989 TFLOP/s"), a Peak, '
+            "or a mapping of dtype to any of these"
+        )
+    parse_flops_per_s(given if isinstance(given, str) else float(given))
+
+
+def _resolve(device: Device, dtype: str, given: Given, cache_dir: CacheDir) -> Peak:
+    one = given.get(dtype) if isinstance(given, Mapping) else given
+    if isinstance(one, Peak):
+        if one.dtype != dtype:
+            raise UnknownPeak(
+                f"no {dtype} peak for {device.name!r}: the one given is for {one.dtype}. Give "
+                f'both: peak={{"{one.dtype}": ..., "{dtype}": "989 TFLOP/s"}}'
+            )
+        return one
+    if one is not None:
+        return Peak(
+            flops_per_s=parse_flops_per_s(one),
+            dtype=dtype,
+            source="given by the user",
+            provenance="given",
+            device=device.name,
+        )
+    if dtype not in DTYPES:
+        raise UnknownPeak(
+            f"no {dtype} peak for {device.name!r}: peaks are stated only for "
+            f"{', '.join(DTYPES)}. {SUPPLY_PEAK}"
+        )
+    if device.kind == "cpu":
+        return measured_peak(device, dtype, cache_dir=cache_dir)
+    return peak_for(device, dtype)

@@ -1,0 +1,1 @@
+"""What is kept: the run file, and where live figures go."""

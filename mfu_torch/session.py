@@ -1,0 +1,187 @@
+"""Setting up a run: where it runs, what is written, and what to do when something is not there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import mfu_torch
+from mfu_torch.peak.devices import detect_device
+from mfu_torch.records import (
+    SCHEMA_VERSION,
+    Attention,
+    Device,
+    FlopCount,
+    FlopTerm,
+    Header,
+)
+from mfu_torch.run.recorder import Recorder
+from mfu_torch.run.runfile import RunFileSink
+from mfu_torch.run.sinks import ConsoleSink, Sink
+
+logger = logging.getLogger(__name__)
+
+
+class Place:
+    """Where a process of the run computes: its device, and its rank among the others."""
+
+    def __init__(self, device: torch.device, described: Device, rank: int, world_size: int) -> None:
+        self.device = device
+        self.described = described
+        self.rank = rank
+        self.world_size = world_size
+
+    def peak_memory_bytes(self) -> int | None:
+        """Most memory allocated so far by torch's allocator on the device; ``None`` on the CPU."""
+        if self.device.type != "cuda":
+            return None
+        return torch.cuda.max_memory_allocated(self.device)
+
+
+def place_of(
+    model: nn.Module | None, device: torch.device | str | Device | None, group: Any
+) -> Place:
+    """The device that a model trains on, described; and this process's rank.
+
+    Raises:
+        ValueError, RuntimeError: If ``device`` names none that there is.
+    """
+    rank, world_size = 0, 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank(group)
+        world_size = torch.distributed.get_world_size(group)
+    if isinstance(device, Device):
+        kind = "cuda" if device.kind == "rocm" else device.kind
+        where = torch.device(kind) if device.index is None else torch.device(kind, device.index)
+        return Place(where, device, rank, world_size)
+    where = torch.device(device) if device is not None else _device_of(model)
+    if where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", torch.cuda.current_device())
+    return Place(where, detect_device(index=where.index, kind=where.type), rank, world_size)
+
+
+def _device_of(model: nn.Module | None) -> torch.device:
+    parameter = next(model.parameters(), None) if model is not None else None
+    if parameter is not None and parameter.device.type != "meta":
+        return parameter.device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def given_count(flops: FlopCount | Mapping[str, float] | None) -> FlopCount | None:
+    """``Meter(flops=...)`` as a count.
+
+    Raises:
+        TypeError, ValueError: If it is neither a count nor positive FLOPs by dtype.
+    """
+    if flops is None or isinstance(flops, FlopCount):
+        return flops
+    if not isinstance(flops, Mapping):
+        raise TypeError(
+            f"flops is a {type(flops).__name__}; expected model FLOPs of a step by dtype, e.g. "
+            "flops={'bf16': 6.1e15}, or a FlopCount"
+        )
+    terms = []
+    for dtype, amount in flops.items():
+        if not (0 < amount < float("inf")):
+            raise ValueError(f"flops[{dtype!r}] is {amount}; expected a positive number of FLOPs")
+        terms.append(
+            FlopTerm(
+                phase="given",
+                op="given",
+                dtype=dtype,
+                flops=int(amount),
+                causal_flops=int(amount),
+                calls=1,
+            )
+        )
+    return FlopCount(terms=tuple(terms), method="given by the user")
+
+
+def open_recorder(
+    place: Place,
+    *,
+    log_dir: str | os.PathLike[str] | None,
+    log_every: int,
+    attention: Attention,
+    clock: str,
+    sinks: Sequence[Sink] | None,
+) -> tuple[Recorder, Path | None]:
+    """The recorder with its run file and sinks, and the run file's path if there is one.
+
+    What cannot be opened is left out with one warning that says what to do.
+    """
+    header = Header(
+        schema=SCHEMA_VERSION,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions={
+            "mfu_torch": mfu_torch.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        device=place.described,
+        attention=attention,
+        log_every=log_every,
+        clock=clock,
+        rank=place.rank,
+        world_size=place.world_size,
+    )
+    folder, problems = _folder(log_dir)
+    run_file = _run_file(folder, place.rank, problems)
+    if sinks is None:
+        sinks = _default_sinks(folder if run_file else None, place.rank, problems)
+    everything = [run_file, *sinks] if run_file else list(sinks)
+    recorder = Recorder(header, everything, keep=run_file is None)
+    for problem in problems:
+        recorder.warn(problem)
+    return recorder, run_file.path if run_file else None
+
+
+def _folder(log_dir: str | os.PathLike[str] | None) -> tuple[Path | None, list[str]]:
+    if log_dir == "":
+        return None, []
+    if log_dir is None:
+        return Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), []
+    return Path(log_dir), []
+
+
+def _run_file(folder: Path | None, rank: int, problems: list[str]) -> RunFileSink | None:
+    if folder is None:
+        return None
+    try:
+        return RunFileSink(folder, rank=rank)
+    except OSError as error:
+        problems.append(
+            f"log_dir {folder} cannot be written ({error.strerror or error}): the run is kept in "
+            f"memory only. Pass a folder that can be written, e.g. log_dir={_suggestion()!r}"
+        )
+        return None
+
+
+def _suggestion() -> str:
+    return str(Path(tempfile.gettempdir()) / "runs")
+
+
+def _default_sinks(folder: Path | None, rank: int, problems: list[str]) -> list[Sink]:
+    if rank != 0:
+        return []
+    sinks: list[Sink] = [ConsoleSink()]
+    if folder is None:
+        return sinks
+    try:
+        from mfu_torch.integrations.tensorboard import TensorBoardSink
+
+        sinks.append(TensorBoardSink(folder))
+    except (ImportError, OSError) as error:
+        problems.append(
+            f"no TensorBoard events are written ({error}); `pip install tensorboard` provides it"
+        )
+    return sinks

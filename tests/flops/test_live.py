@@ -1,0 +1,255 @@
+"""Counting inside a real loop: nothing of the training may change, compiled or not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mfu_torch import Meter
+from mfu_torch.records import CountEntry, Window
+
+UNIT = 2 * 8 * 16 * 16  # one Linear(16, 16) on 8 rows
+
+
+class ListSink:
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        pass
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.mask: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(16)
+        return self.second(nn.functional.dropout(torch.relu(self.first(x * self.mask)), 0.1))
+
+
+class Backend:
+    """A compiler that counts what it compiled and how often that ran."""
+
+    def __init__(self) -> None:
+        self.graphs = self.runs = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        self.graphs += 1
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return graph.forward(*args)
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def train(
+    model: nn.Module, called: Callable[..., Any], meter: Meter | None, steps: int = 4, rows: int = 8
+) -> tuple[list[float], list[torch.Tensor], torch.Tensor]:
+    """Losses, gradients of the last step, and the state of the generator."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+
+    def one() -> None:
+        optimizer.zero_grad()
+        loss = called(torch.randn(rows, 16)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    for _ in range(steps):
+        if meter is None:
+            one()
+        else:
+            with meter.step(tokens=rows):
+                one()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return losses, grads, torch.get_rng_state()
+
+
+def fresh() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def run_of(sink: ListSink) -> tuple[list[CountEntry], list[str]]:
+    counts = [r for r in sink.records if type(r) is CountEntry]
+    steps = [s for r in sink.records if type(r) is Window for s in r.steps]
+    return counts, [s.excluded for s in steps]
+
+
+def assert_bit_equal(left: Any, right: Any) -> None:
+    assert left[0] == right[0]
+    assert all(torch.equal(a, b) for a, b in zip(left[1], right[1], strict=True))
+    assert torch.equal(left[2], right[2])
+
+
+def test_training_with_and_without_the_meter_is_bit_equal(tmp_path: Path) -> None:
+    plain, metered, sink = fresh(), fresh(), ListSink()
+    with Meter(metered, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        assert_bit_equal(train(plain, plain, None), train(metered, metered, meter))
+    counts, excluded = run_of(sink)
+    assert [entry.count.model for entry in counts] == [5 * UNIT]
+    assert "as it trained" in counts[0].count.method
+    assert [bool(reason) for reason in excluded] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("mode", ["whole", "fullgraph", "regional", "in_place"])
+def test_a_compiled_model_is_counted_right_and_stays_compiled(mode: str, tmp_path: Path) -> None:
+    def build() -> tuple[Net, Any, Backend]:
+        torch._dynamo.reset()
+        model, backend = fresh(), Backend()
+        if mode == "regional":
+            model.first = torch.compile(model.first, backend=backend)
+            return model, model, backend
+        if mode == "in_place":
+            model.compile(backend=backend)
+            return model, model, backend
+        return model, torch.compile(model, backend=backend, fullgraph=mode == "fullgraph"), backend
+
+    model, called, bare_backend = build()
+    bare = train(model, called, None)
+    model, called, backend = build()
+    sink = ListSink()
+    with Meter(called, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        metered = train(model, called, meter)
+    counts, _ = run_of(sink)
+    assert counts[-1].count is not None and counts[-1].count.model == 5 * UNIT
+    assert backend.graphs == bare_backend.graphs
+    if mode != "in_place":  # its inputs are hidden: one step runs eagerly, and says so
+        assert_bit_equal(bare, metered)
+        assert backend.runs == bare_backend.runs
+        assert "shadow" in counts[-1].count.method
+    else:
+        assert "ran eagerly" in counts[-1].count.method
+    # After the run it is still compiled.
+    runs = backend.runs
+    called(torch.randn(8, 16))
+    assert backend.runs > runs
+
+
+def test_a_model_compiled_after_the_meter_was_made_is_neither_broken_nor_guessed(
+    tmp_path: Path,
+) -> None:
+    model, backend, sink = fresh(), Backend(), ListSink()
+    with Meter(model, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        called = torch.compile(model, backend=backend, fullgraph=True)
+        train(model, called, meter)
+    counts, _ = run_of(sink)
+    # The first step's count is not known when it ends; the second one, run eagerly, settles it.
+    assert counts[0].count is None and counts[-1].id == counts[0].id
+    assert counts[-1].count.model == 5 * UNIT
+    assert "step 1, which ran eagerly" in counts[-1].count.method
+    assert backend.graphs == 2  # as without the meter: training, then none for eval; see below
+
+
+def test_a_lazily_built_mask_is_a_real_tensor_afterwards(tmp_path: Path) -> None:
+    for compiled in (False, True):
+        model = fresh()
+        called = torch.compile(model, backend="eager") if compiled else model
+        with Meter(called, peak=1e12, sinks=[], log_dir=tmp_path) as meter:
+            train(model, called, meter, steps=2)
+        assert type(model.mask) is torch.Tensor
+
+
+def test_a_compiled_model_without_a_shadow_runs_one_step_eagerly_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, backend, sink = fresh(), Backend(), ListSink()
+    model.register_forward_hook(lambda *_: None)
+    called = torch.compile(model, backend=backend)
+    with (
+        caplog.at_level(logging.WARNING),
+        Meter(called, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter,
+    ):
+        train(model, called, meter)
+    counts, _ = run_of(sink)
+    assert counts[-1].count.model == 5 * UNIT
+    assert "step 0, which ran eagerly" in counts[-1].count.method
+    assert "has a hook" in caplog.text
+
+
+def test_with_no_model_and_something_compiled_one_step_runs_eagerly(tmp_path: Path) -> None:
+    model, backend, sink = fresh(), Backend(), ListSink()
+    called = torch.compile(model, backend=backend)
+    with Meter(peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        train(model, called, meter)
+    counts, _ = run_of(sink)
+    assert counts[-1].count.model == 5 * UNIT
+    assert "ran eagerly" in counts[-1].count.method
+    assert backend.runs == 3
+
+
+def test_steps_in_which_something_is_compiled_are_not_steady(tmp_path: Path) -> None:
+    model, sink = fresh(), ListSink()
+    model.mask = torch.ones(16)  # building it in the first step would make the second recompile
+    called = torch.compile(model, backend="eager", dynamic=False)
+    with Meter(called, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        train(model, called, meter, steps=2, rows=8)
+        train(model, called, meter, steps=2, rows=4)
+    _, excluded = run_of(sink)
+    assert [bool(reason) for reason in excluded] == [True, False, True, False]
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    model = fresh()
+    engine = torch.autograd.graph._engine_run_backward
+    with Meter(model, peak=1e12, sinks=[], log_dir=tmp_path) as meter:
+        train(model, model, meter)
+    assert not model._forward_pre_hooks
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.autograd.graph._engine_run_backward is engine
+    assert set(vars(model)) == set(vars(fresh()))
+
+
+def test_a_dispatch_mode_of_the_user_around_a_new_shape_is_not_disturbed(tmp_path: Path) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    model, sink = fresh(), ListSink()
+    with Meter(model, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        for rows in (8, 4, 4):
+            with meter.step():
+                with Passing():
+                    out = model(torch.ones(rows, 16))
+                out.sum().backward()
+    counts, _ = run_of(sink)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    # The new shape could not be counted where it came up; the next step settles it.
+    assert [e.count.model if e.count else None for e in counts] == [5 * UNIT, None, 5 * UNIT // 2]
+
+
+def test_work_in_another_thread_is_reported_as_unknown_not_as_zero(tmp_path: Path) -> None:
+    import threading
+
+    model, sink = fresh(), ListSink()
+    with Meter(peak=1e12, sinks=[sink], log_dir=tmp_path) as meter, meter.step():
+        thread = threading.Thread(target=lambda: model(torch.ones(8, 16)))
+        thread.start()
+        thread.join()
+    counts, _ = run_of(sink)
+    assert counts[0].count is None and "thread" in counts[0].unknown

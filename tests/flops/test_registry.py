@@ -1,0 +1,95 @@
+"""Users teach the counter ops that it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mfu_torch.flops.counter import count_flops
+from mfu_torch.flops.ops import OpFlops, register_flops
+from mfu_torch.flops.registry import _given
+
+
+@pytest.fixture(autouse=True)
+def _forget_registrations() -> Any:
+    before = dict(_given)
+    yield
+    _given.clear()
+    _given.update(before)
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    @torch.library.custom_op("mfu_test::square", mutates_args=())
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    return torch.ops.mfu_test.square
+
+
+def test_an_op_can_be_registered_by_name_before_it_exists() -> None:
+    register_flops("mfu_test_later::cube", lambda x, *, result, **_: 4 * x.shape[0] ** 3)
+
+    @torch.library.custom_op("mfu_test_later::cube", mutates_args=())
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        return x @ x @ x
+
+    count = count_flops(cube, torch.randn(8, 8))
+    assert count.by_op == {"mfu_test_later.cube": 4 * 8**3}
+
+
+def test_a_packet_or_one_overload_can_be_registered(library: Any) -> None:
+    x = torch.randn(8, 8)
+    register_flops(library, lambda x, *, result, **_: 100)
+    assert count_flops(library, x).model == 100
+    register_flops(library.default, lambda x, *, result, **_: OpFlops(9, 5, 3, 2, "about"))
+    count = count_flops(library, x)
+    assert (count.model, count.model_causal, count.kernel_recompute) == (9, 5, 3)
+    assert count.notes == ("about",)
+
+
+def test_a_formula_sees_the_arguments_and_the_result(library: Any) -> None:
+    seen: list[Any] = []
+    register_flops(library, lambda *args, result: seen.append((args, result)) or 0)
+    x = torch.randn(4, 4)
+    count_flops(library, x)
+    ((args, result),) = seen
+    assert args[0] is x
+    assert torch.equal(result, x @ x)
+
+
+def test_a_registration_corrects_a_built_in_formula() -> None:
+    register_flops(torch.ops.aten.mm, lambda a, b, *, result: 7)
+    assert count_flops(lambda: torch.eye(2) @ torch.eye(2)).model == 7
+
+
+def test_formulas_registered_with_torch_are_used(library: Any) -> None:
+    from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+    @register_flop_formula(library)
+    def of_square(x: Any, out_shape: Any = None, **_: Any) -> int:
+        return 2 * x[0] ** 3
+
+    try:
+        assert count_flops(library, torch.randn(8, 8)).by_op == {"mfu_test.square": 2 * 8**3}
+    finally:
+        del flop_registry[library]
+
+
+@pytest.mark.parametrize(
+    ("op", "fn", "error", "message"),
+    [
+        (42, abs, TypeError, r"int is not an op; expected torch\.ops\.mylib\.myop"),
+        (torch.mm, abs, TypeError, "is not an op"),
+        ("mylib.myop", abs, ValueError, '"library::op"'),
+        ("", abs, ValueError, "not the name of an op"),
+        ("mylib::myop", 12, TypeError, "fn is 12; expected a function"),
+    ],
+)
+def test_a_bad_registration_says_what_was_expected(
+    op: Any, fn: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        register_flops(op, fn)

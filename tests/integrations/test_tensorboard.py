@@ -1,0 +1,146 @@
+"""TensorBoard: the event file is read back, tag by tag and value by value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import count, header, peak
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mfu_torch.figures import Figures
+from mfu_torch.integrations.tensorboard import TensorBoardSink
+from mfu_torch.records import CountEntry, Entry, PeakEntry
+
+TEXT = "mfu/how_computed/text_summary"
+
+EVERYTHING = Figures(
+    step=40,
+    steps=10,
+    time_s=3.12,
+    mfu=0.412,
+    hfu=0.419,
+    mfu_full=0.412,
+    mfu_causal=0.38,
+    end_to_end=0.35,
+    model_flops_per_s=408e12,
+    tokens_per_s=13_100.0,
+    samples_per_s=6.4,
+    step_s=0.312,
+    step_s_p95=0.33,
+    data_wait_share=0.021,
+    memory_bytes=61 * 10**9,
+    phases={"forward": 0.3, "all reduce/2": 0.1},
+)
+
+
+def events(directory: Path, *records: Entry | Figures) -> EventAccumulator:
+    sink = TensorBoardSink(directory)
+    for record in records:
+        sink.write(record)
+    sink.close()
+    read = EventAccumulator(str(directory))
+    read.Reload()
+    return read
+
+
+def texts(read: EventAccumulator) -> list[tuple[int, str]]:
+    tensors: list[Any] = read.Tensors(TEXT)
+    return [(each.step, each.tensor_proto.string_val[0].decode()) for each in tensors]
+
+
+def test_every_known_figure_is_a_scalar_at_its_step(tmp_path: Path) -> None:
+    read = events(tmp_path, EVERYTHING)
+    found = {tag: [(e.step, e.value) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    expected = {
+        "mfu/mfu": 0.412,
+        "mfu/hfu": 0.419,
+        "mfu/mfu_causal": 0.38,
+        "mfu/end_to_end": 0.35,
+        "throughput/model_tflops_per_s_per_device": 408.0,
+        "throughput/tokens_per_s": 13_100.0,
+        "throughput/samples_per_s": 6.4,
+        "time/step_s": 0.312,
+        "time/step_s_p95": 0.33,
+        "time/data_wait_share": 0.021,
+        "time/phase_forward_share": 0.3,
+        "time/phase_all_reduce_2_share": 0.1,
+        "device/memory_bytes": 61e9,
+    }
+    # Event files hold 32-bit floats: 7 digits.
+    assert found == {tag: [(40, pytest.approx(v, rel=1e-6))] for tag, v in expected.items()}
+
+
+def test_what_is_not_known_writes_no_scalar(tmp_path: Path) -> None:
+    compiling = Figures(step=1, steps=0, time_s=0.0, absent={"mfu": "no steady step"})
+    known = Figures(step=2, steps=1, time_s=1.0, step_s=1.0, mfu=0.0)
+    read = events(tmp_path, compiling, known)
+    assert sorted(read.Tags()["scalars"]) == ["mfu/mfu", "time/step_s"]
+    assert [each.step for each in read.Scalars("mfu/mfu")] == [2]  # 0 is a value, None is none
+
+
+def test_windows_make_a_curve(tmp_path: Path) -> None:
+    windows = [Figures(step=n, steps=10, time_s=1.0, mfu=n / 100) for n in (10, 20, 30)]
+    curve = [(e.step, e.value) for e in events(tmp_path, *windows).Scalars("mfu/mfu")]
+    assert curve == [(n, pytest.approx(n / 100)) for n in (10, 20, 30)]
+
+
+def test_scalars_can_be_read_before_the_sink_is_closed(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(EVERYTHING)
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert read.Scalars("mfu/mfu")[0].step == 40
+    sink.close()
+
+
+def test_the_text_says_how_the_numbers_were_computed(tmp_path: Path) -> None:
+    unknown = PeakEntry(dtype="fp8", unknown="no fp8 row")
+    counted = count(uncounted={"my::scan": 4}, notes=("An upper bound: a|b.",))
+    read = events(tmp_path, header(), peak(), unknown, counted, EVERYTHING)
+    ideal = "ideal time of the model FLOPs at the peak / step time; 1 multiply-add = 2 FLOPs"
+    assert texts(read) == [
+        (
+            40,
+            "| | |\n"
+            "|---|---|\n"
+            f"| MFU | {ideal} |\n"
+            "| attention | every attention score is counted (convention `full`) |\n"
+            "| device | NVIDIA H100 80GB HBM3 |\n"
+            "| peak bf16 | 100 TFLOP/s dense, given: Made-up sheet |\n"
+            "| peak fp8 | unknown: no fp8 row |\n"
+            "| FLOPs | counted on the first step as it trained |\n"
+            "| not counted | my::scan |\n"
+            "| notes | An upper bound: a\\|b. |\n"
+            "| time | CUDA events |\n"
+            "| versions | mfu_torch 0.1.0, torch 2.13.0, python 3.12.1 |",
+        )
+    ]
+
+
+def test_the_text_names_the_rank_the_convention_and_an_unknown_count(tmp_path: Path) -> None:
+    first = header(attention="causal", rank=3, world_size=8)
+    ((_, text),) = texts(events(tmp_path, first, CountEntry(id=0, unknown="it failed")))
+    assert "| rank | 3 of 8 |" in text
+    assert "only the attention scores that the mask keeps are counted" in text
+    assert "| FLOPs unknown | it failed |" in text
+    assert "not counted" not in text  # nothing was counted at all
+
+
+def test_the_text_is_written_again_only_when_it_changed(tmp_path: Path) -> None:
+    windows = [Figures(step=n, steps=10, time_s=1.0, mfu=0.4) for n in (10, 20, 30, 40)]
+    read = events(
+        tmp_path,
+        *(header(), peak(), count(0), windows[0]),
+        *(count(1), windows[1]),  # another shape, counted in the same way
+        *(count(2, uncounted={"my::scan": 1}), windows[2]),
+        *(peak("fp8"), windows[3]),
+    )
+    assert [step for step, _ in texts(read)] == [10, 30, 40]
+    assert "my::scan" in texts(read)[1][1]
+    assert "peak fp8" in texts(read)[2][1]
+
+
+def test_a_run_without_a_window_has_its_text_all_the_same(tmp_path: Path) -> None:
+    assert [step for step, _ in texts(events(tmp_path, header()))] == [0]

@@ -1,0 +1,281 @@
+"""Measured peaks: what they leave alone, what they say, and how they are kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mfu_torch.peak import benchmark
+from mfu_torch.peak.benchmark import measured_peak
+from mfu_torch.peak.devices import detect_device
+from mfu_torch.records import Device, Peak, UnknownPeak
+
+CPU = Device(name="AMD EPYC", kind="cpu", sm_count=2, threads=2)
+QUICK = 1e-6  # seconds: only the smallest shape is tried
+
+
+@pytest.fixture(autouse=True)
+def warnings_start_afresh() -> None:
+    benchmark._warn_once.cache_clear()
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Dtypes that were really measured, in order; each comes out as 100 GFLOP/s."""
+    seen: list[str] = []
+
+    def measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
+        seen.append(dtype)
+        return Peak(
+            flops_per_s=100e9,
+            dtype=dtype,
+            source="measured: a fake",
+            provenance="measured",
+            device=device.name,
+        )
+
+    monkeypatch.setattr(benchmark, "_measure", measure)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
+def test_a_measurement_says_what_ran_where(dtype: str, tmp_path: Path) -> None:
+    peak = measured_peak(CPU, dtype, cache_dir=tmp_path, seconds=QUICK)
+    assert peak.provenance == "measured"
+    assert peak.device == "AMD EPYC"
+    assert peak.source == (
+        f"measured: {dtype} matmul 256x256x256 on {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, best of 1"
+    )
+    assert 1e6 < peak.flops_per_s < 1e16
+
+
+def test_the_rate_is_two_flops_per_multiply_add_over_the_shortest_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # 2 * 256^3 = 33554432 FLOPs. The trial takes 10 ms, so a repeat is one call: 8 ms.
+    times_s = iter([0.010, 0.008])
+    monkeypatch.setattr(benchmark, "_timed", lambda run, calls, where: calls * next(times_s))
+    peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
+    assert peak.flops_per_s == pytest.approx(33554432 / 0.008)
+
+
+def test_the_fastest_shape_is_the_one_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Pretend that every call takes 1 ms: the largest shape then has the highest rate.
+    monkeypatch.setattr(benchmark, "_CPU_SHAPES", ((8, 8, 8), (16, 8, 8), (16, 16, 16)))
+    monkeypatch.setattr(benchmark, "_timed", lambda run, calls, where: calls * 0.001)
+    peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=0.05)
+    assert "matmul 16x16x16" in peak.source
+    assert peak.flops_per_s == pytest.approx(2 * 16**3 / 0.001)
+
+
+def test_random_number_states_and_settings_stay_as_they_are(tmp_path: Path) -> None:
+    def state() -> tuple[object, ...]:
+        return (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            torch.get_num_threads(),
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+        )
+
+    before = state()
+    for dtype in ("fp32", "int8"):
+        measured_peak(CPU, dtype, cache_dir=tmp_path, seconds=QUICK)
+    assert state() == before
+
+
+def test_the_users_autocast_does_not_change_what_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results: list[torch.dtype] = []
+
+    def timed(run: object, calls: int, where: torch.device) -> float:
+        a = torch.ones(2, 2)
+        results.append((a @ a).dtype)
+        return 0.01 * calls
+
+    monkeypatch.setattr(benchmark, "_timed", timed)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
+    assert set(results) == {torch.float32}
+
+
+def test_a_second_call_reads_the_cache(measurements: list[str], tmp_path: Path) -> None:
+    first = measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    assert measured_peak(CPU, "fp32", cache_dir=tmp_path) == first
+    assert measurements == ["fp32"]
+
+
+def test_another_dtype_cpu_thread_count_or_torch_is_measured_anew(
+    measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    measured_peak(CPU, "bf16", cache_dir=tmp_path)
+    measured_peak(Device(name="Other", kind="cpu", sm_count=2), "fp32", cache_dir=tmp_path)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    assert measurements == ["fp32", "bf16", "fp32", "fp32", "fp32"]
+    assert len(json.loads((tmp_path / "peaks.json").read_text())) == 5
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": {"flops_per_s": -1}}', "\udcff"])
+def test_a_corrupt_cache_is_measured_over_and_logged_once(
+    content: str, measurements: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "peaks.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    assert measurements == ["fp32"]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "cannot be read" in record.message
+    assert [file.name for file in tmp_path.iterdir()] == ["peaks.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_logged_once_and_not_fatal(
+    measurements: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")  # a file where the folder should be: no permission bits needed
+    for _ in range(2):
+        assert measured_peak(CPU, "fp32", cache_dir=file).flops_per_s == 100e9
+    assert measurements == ["fp32", "fp32"]
+    assert sum("cannot be written" in record.message for record in caplog.records) == 1
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_cache(
+    measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    before = (tmp_path / "peaks.json").read_bytes()
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", refuse)
+    measured_peak(CPU, "bf16", cache_dir=tmp_path)
+    assert (tmp_path / "peaks.json").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["peaks.json"]
+
+
+def test_a_cpu_has_no_tf32_and_no_benchmark_for_fp8(tmp_path: Path) -> None:
+    with pytest.raises(UnknownPeak, match="kind 'cpu' has no TF32"):
+        measured_peak(CPU, "tf32", cache_dir=tmp_path)
+    with pytest.raises(UnknownPeak, match="measured are only fp64, fp32"):
+        measured_peak(CPU, "fp8", cache_dir=tmp_path)
+    with pytest.raises(ValueError, match="dtype is 'float32'"):
+        measured_peak(CPU, "float32", cache_dir=tmp_path)
+
+
+def test_a_matmul_that_fails_is_an_unknown_peak_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> torch.Tensor:
+        raise RuntimeError('"addmm" not implemented for this dtype\nand a long stack')
+
+    monkeypatch.setattr(torch, "mm", refuse)
+    with pytest.raises(UnknownPeak, match=r'failed: "addmm" not implemented for this dtype\. Sup'):
+        measured_peak(CPU, "fp16", cache_dir=tmp_path, seconds=QUICK)
+    assert not (tmp_path / "peaks.json").exists()
+
+
+def test_a_device_that_torch_cannot_use_is_an_unknown_peak(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    device = Device(name="NVIDIA L4", kind="cuda", index=0)
+    with pytest.raises(UnknownPeak, match="no bf16 peak for 'NVIDIA L4': the matmul failed"):
+        measured_peak(device, "bf16", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "dtype", "reason"),
+    [("tf32", "fp32", "runs fp32 matmuls as tf32"), ("", "tf32", "allow TF32 first")],
+)
+def test_a_gpu_measures_fp32_and_tf32_only_under_the_users_own_setting(
+    reduced: str, dtype: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "_reduced_fp32", lambda device: reduced)
+    with pytest.raises(UnknownPeak, match=reason):
+        measured_peak(Device(name="NVIDIA L4", kind="cuda"), dtype, cache_dir=tmp_path)
+
+
+def test_what_fp32_really_runs_in_is_read_from_the_backends_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert benchmark._reduced_fp32(CPU) == ""
+    setting = SimpleNamespace(matmul=SimpleNamespace(fp32_precision="bf16"))
+    monkeypatch.setattr(torch.backends, "mkldnn", setting)
+    assert benchmark._reduced_fp32(CPU) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "reduced"),
+    [
+        ("highest", "cuda", ""),
+        ("high", "cuda", "tf32"),
+        ("medium", "cuda", "tf32"),  # CUDA has no bf16 mode for fp32
+        ("medium", "cpu", "bf16"),
+    ],
+)
+def test_older_torch_has_one_setting_for_all_backends(
+    precision: str, kind: str, reduced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cuda", "mkldnn"):
+        monkeypatch.setattr(torch.backends, name, SimpleNamespace())
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    assert benchmark._reduced_fp32(Device(name="x", kind=kind)) == reduced
+
+
+def test_a_reduced_fp32_on_a_cpu_is_said_in_the_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(benchmark, "_reduced_fp32", lambda device: "bf16")
+    peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
+    assert peak.source.endswith("best of 1, run as bf16")
+
+
+def test_a_gpu_is_timed_between_two_events_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("record")
+
+        def synchronize(self) -> None:
+            log.append("synchronize")
+
+        def elapsed_time(self, end: Event) -> float:
+            return 12.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "device", lambda where: nullcontext())
+    where = torch.device("cuda", 0)
+    assert benchmark._timed(lambda: log.append("run"), 2, where) == 0.012
+    assert log == ["record", "run", "run", "record", "synchronize"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_is_measured_with_its_own_events(tmp_path: Path) -> None:
+    device = detect_device(kind="cuda")
+    peak = measured_peak(device, "bf16", cache_dir=tmp_path)
+    assert peak.source.startswith("measured: bf16 matmul ")
+    assert peak.flops_per_s > 1e12

@@ -1,0 +1,162 @@
+"""The console: one line per window, remarks once."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from samples import count, header, peak
+
+from mfu_torch.figures import Figures
+from mfu_torch.records import End, Entry, Pause, PeakEntry
+from mfu_torch.run.sinks import ConsoleSink, Sink
+
+
+def now(**changes: Any) -> Figures:
+    fields: dict[str, Any] = {
+        "step": 40,
+        "steps": 10,
+        "time_s": 3.12,
+        "mfu": 0.412,
+        "hfu": 0.419,
+        "model_flops_per_s": 408e12,
+        "tokens_per_s": 13_100.0,
+        "samples_per_s": 6.4,
+        "step_s": 0.312,
+        "data_wait_share": 0.021,
+    }
+    return Figures(**fields | changes)
+
+
+def printed(*records: Entry | Figures) -> list[str]:
+    stream = io.StringIO()
+    sink: Sink = ConsoleSink(stream)
+    for record in records:
+        sink.write(record)
+    sink.close()
+    return stream.getvalue().splitlines()
+
+
+LINE = "step    40  312 ms/step  MFU 41.2 %  HFU 41.9 %  408 TFLOP/s  13.1k tok/s  data wait 2.1 %"
+
+
+def test_a_window_is_one_line() -> None:
+    assert printed(now()) == [LINE]
+
+
+def test_the_run_begins_with_the_device_the_convention_and_the_peak() -> None:
+    lines = printed(header(), peak(), peak(), Pause(name="eval", after_step=1, duration_s=1.0))
+    assert lines == [
+        "mfu_torch on NVIDIA H100 80GB HBM3, attention full",
+        "peak bf16 100 TFLOP/s dense, given: Made-up sheet",
+    ]
+
+
+def test_another_attention_convention_stands_beside_mfu() -> None:
+    assert "  MFU(causal) 41.2 %  HFU 41.9 %" in printed(header(attention="causal"), now())[-1]
+
+
+def test_samples_are_shown_where_tokens_are_not_known() -> None:
+    assert "  6.40 samples/s  " in printed(now(tokens_per_s=None))[0]
+
+
+def test_an_unknown_mfu_is_a_dash_and_its_reason_is_printed_once() -> None:
+    unknown = now(mfu=None, hfu=None, absent={"mfu": "no peak for 'RTX 9090'", "hfu": "same"})
+    assert printed(unknown, unknown) == [
+        "step    40  312 ms/step  MFU -  408 TFLOP/s  13.1k tok/s  data wait 2.1 %",
+        "      MFU unknown: no peak for 'RTX 9090'",
+        "step    40  312 ms/step  MFU -  408 TFLOP/s  13.1k tok/s  data wait 2.1 %",
+    ]
+
+
+def test_a_window_without_a_steady_step_says_so_and_nothing_else() -> None:
+    compiling = Figures(step=1, steps=0, time_s=0.0, absent={"mfu": "no steady step: first step"})
+    assert printed(compiling) == ["step     1  no steady step: first step"]
+
+
+def test_more_than_the_peak_is_printed_as_measured_with_the_causes_once() -> None:
+    above = now(mfu=1.31, hfu=1.31)
+    lines = printed(above, above)
+    assert lines[0].startswith("step    40  312 ms/step  MFU 131.0 %  HFU 131.0 %")
+    indent = 6 * " "
+    causes = "the peak of another dtype, a sparse peak, a clock"
+    assert lines[1:3] == [
+        f"{indent}MFU above 100 % of the peak; likely causes: {causes}",
+        f"{indent}above the rated boost, a factor 1000 in the inputs",
+    ]
+    assert lines[3:] == lines[:1]
+
+
+def test_hardware_flops_above_the_peak_are_remarked_too() -> None:
+    assert printed(now(mfu=0.9, hfu=1.1))[1].startswith("      HFU above 100 % of the peak")
+
+
+def test_uncounted_ops_are_printed_once() -> None:
+    lines = printed(
+        count(0, uncounted={"my::scan": 4}),
+        count(1, uncounted={"my::scan": 8}),
+        count(2, uncounted={"my::scan": 8, "my::conv": 1}),
+        count(3),
+    )
+    assert lines == [
+        "not counted, no FLOP formula: my::scan",
+        "not counted, no FLOP formula: my::conv",
+    ]
+
+
+def test_what_has_no_line_of_its_own_prints_nothing() -> None:
+    unknown = PeakEntry(dtype="bf16", unknown="new device")
+    assert printed(unknown, count(), End(wall_s=1.0, reason="completed")) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": 10**40},
+        {"step": 10**120},
+        {"step_s": 1e9, "mfu": 1e7, "hfu": 1e7, "model_flops_per_s": 1e30, "tokens_per_s": 1e30},
+        {"mfu": float("nan"), "hfu": float("inf"), "step_s": float("nan")},
+        {"mfu": None, "absent": {"mfu": "because " * 60}},
+        {"steps": 0, "absent": {"mfu": "no steady step: " + "x" * 300}},
+        {"mfu": None, "absent": {"mfu": "x" * 300}},
+        dict.fromkeys(("mfu", "hfu", "step_s", "model_flops_per_s", "tokens_per_s")),
+    ],
+)
+def test_no_line_is_longer_than_100_columns(changes: dict[str, Any]) -> None:
+    lines = printed(header(attention="causal"), peak(), now(**changes))
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_last_figures_are_left_out_where_the_line_would_be_too_long() -> None:
+    (line,) = printed(now(step=10**40))
+    assert line.endswith("  MFU 41.2 %  HFU 41.9 %  408 TFLOP/s")
+
+
+def test_stdout_is_looked_up_when_it_is_written_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ConsoleSink()
+    sink.write(now())
+    assert capsys.readouterr().out == LINE + "\n"
+    monkeypatch.setattr(sys, "stdout", None)  # a service without a console
+    sink.write(now())
+
+
+def test_a_closed_stream_raises_once_and_is_then_left_alone() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream)
+    stream.close()
+    with pytest.raises(ValueError, match="closed"):
+        sink.write(now())
+    sink.write(now())
+    sink.write(header())
+    sink.close()
+
+
+def test_a_name_that_the_stream_cannot_encode_is_replaced() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    ConsoleSink(stream).write(now(mfu=None, absent={"mfu": "Größe"}))
+    assert b"MFU unknown: Gr??e" in raw.getvalue()

@@ -1,0 +1,354 @@
+"""The meter on a fake clock: every figure below is worked out by hand.
+
+The model is one Linear(16, 32) without bias on 8 rows that need no gradient:
+
+    forward  2*8*16*32 = 8192 FLOPs;  backward: dW only, 8192;  model = hardware = 16384
+
+At a peak of 65536 FLOP/s its ideal time is 0.25 s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_clock import FakeClock
+
+from mfu_torch import Meter, read_run
+from mfu_torch.figures import Figures
+from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
+
+PEAK = 65536.0
+
+
+class ListSink:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        pass
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if type(record) is kind]
+
+
+class Loop:
+    """A training loop on a fake clock."""
+
+    def __init__(self, folder: Path, **arguments: Any) -> None:
+        self.clock = arguments.setdefault("clock", FakeClock())
+        self.sink = ListSink()
+        self.model = torch.nn.Linear(16, 32, bias=False)
+        arguments = {"peak": PEAK, "log_every": 2, "log_dir": folder} | arguments
+        self.meter = Meter(self.model, sinks=[self.sink], **arguments)
+
+    def step(self, inside_s: float, after_s: float = 0.0, rows: int = 8, **given: int) -> None:
+        with self.meter.step(**given):
+            self.model(torch.ones(rows, 16)).sum().backward()
+            self.clock.advance(inside_s)
+        self.clock.advance(after_s)
+
+    def figures(self) -> list[Figures]:
+        self.meter.close()
+        return self.sink.of(Figures)
+
+
+def test_a_step_of_known_flops_time_and_peak_has_the_mfu_worked_out_by_hand(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    with loop.meter:
+        loop.step(3.0)  # the first step is not a steady one
+        loop.step(0.75, after_s=0.25, tokens=128, samples=8)
+        loop.step(0.5)
+    first, second, third = loop.sink.of(Figures)
+    assert first.steps == 0 and first.mfu is None
+    assert second.mfu == second.hfu == second.mfu_causal == 0.25  # 0.25 s ideal / 1.0 s
+    assert second.step_s == 1.0
+    assert second.model_flops_per_s == 16384.0
+    assert second.tokens_per_s == 128.0 and second.samples_per_s == 8.0
+    assert second.end_to_end == 0.125  # 2 * 0.25 s / (3.0 + 1.0) s
+    assert third.mfu == 0.5  # 0.25 / 0.5
+    assert third.tokens_per_s is None and "tokens=" in third.absent["tokens_per_s"]
+    assert third.end_to_end == 0.75 / 4.5
+
+
+def test_a_window_is_the_sum_of_ideal_times_over_the_sum_of_times(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=4)
+    for duration_s in (1.0, 0.5, 0.5, 2.0):
+        loop.step(duration_s)
+    (window,) = loop.figures()
+    # Steps 2 to 4: 3 * 0.25 / (0.5 + 0.5 + 2.0) = 0.25. The mean of their MFUs would be 0.375.
+    assert window.steps == 3
+    assert window.mfu == 0.25
+    assert window.step_s == 1.0
+    assert window.step_s_p95 == 2.0
+
+
+def test_windows_close_every_log_every_steps_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    for _ in range(5):
+        loop.step(1.0)
+    assert [f.step for f in loop.figures()] == [2, 4, 5]
+    assert [len(w.steps) for w in loop.sink.of(Window)] == [2, 2, 1]
+    assert [w.wall_s for w in loop.sink.of(Window)] == [2.0, 4.0, 5.0]
+
+
+def test_pauses_are_out_of_the_steps_and_in_the_wall_time(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    with loop.meter:
+        loop.clock.advance(2.0)  # building the model
+        loop.step(1.0)
+        loop.step(0.5)
+        with loop.meter.pause("eval"):
+            loop.clock.advance(4.0)
+        loop.step(0.5, after_s=0.5)
+    figures = loop.sink.of(Figures)
+    assert [f.step_s for f in figures] == [None, 0.5, 0.5]
+    assert [f.mfu for f in figures] == [None, 0.5, 0.5]
+    assert figures[-1].end_to_end == 0.75 / 8.5  # three steps in 2 + 1 + 0.5 + 4 + 0.5 + 0.5 s
+    pauses = {p.name: p.duration_s for p in loop.sink.of(Pause)}
+    assert pauses == {"init": 2.0, "eval": 4.0, "finish": 0.5}
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    assert sum(s.duration_s for s in steps) + sum(pauses.values()) == 8.5
+    assert loop.sink.of(End) == [End(wall_s=8.5, reason="completed")]
+
+
+def test_a_pause_inside_a_step_is_taken_out_of_it_and_its_work_is_not_counted(
+    tmp_path: Path,
+) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    with loop.meter.step():
+        loop.model(torch.ones(8, 16)).sum().backward()
+        loop.clock.advance(1.0)
+        with loop.meter.pause("eval"):
+            loop.model(torch.ones(999, 16))
+            loop.clock.advance(7.0)
+        loop.clock.advance(1.0)
+    loop.meter.close()
+    (step,) = loop.sink.of(Window)[0].steps
+    assert step.duration_s == 2.0
+    assert step.micro_batches == 1
+    assert loop.sink.of(CountEntry)[0].count.model == 16384
+
+
+def test_waiting_for_data_is_measured(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+
+    def slow_batches() -> Any:
+        for wait_s in (5.0, 0.5, 0.25):
+            loop.clock.advance(wait_s)
+            yield wait_s
+
+    with loop.meter:
+        for _ in loop.meter.data(slow_batches()):
+            loop.step(0.5)
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    # The wait for the first batch is before the first step; each later one ends the step before it.
+    assert [s.data_wait_s for s in steps] == [0.5, 0.25, 0.0]
+    assert [s.duration_s for s in steps] == [1.0, 0.75, 0.5]
+    assert loop.sink.of(Figures)[0].data_wait_share == 0.25 / 0.75  # the second step alone
+    assert {p.name: p.duration_s for p in loop.sink.of(Pause)}["init"] == 5.0
+
+
+def test_micro_batches_of_one_step_are_summed(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    for _ in range(2):
+        with loop.meter.step():
+            for _ in range(4):
+                loop.model(torch.ones(8, 16)).sum().backward()
+            loop.clock.advance(2.0)
+    figures = loop.figures()
+    assert figures[1].mfu == 0.5  # 4 * 0.25 / 2
+    assert [s.micro_batches for w in loop.sink.of(Window) for s in w.steps] == [4, 4]
+
+
+def test_a_new_input_shape_is_counted_once_and_then_looked_up(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    for rows in (8, 16, 8, 16, 4):
+        loop.step(1.0, rows=rows)
+    loop.meter.close()
+    counts = loop.sink.of(CountEntry)
+    assert [entry.count.model for entry in counts] == [16384, 32768, 8192]
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    assert [s.count_id for s in steps] == [0, 1, 0, 1, 2]
+    assert [bool(s.excluded) for s in steps] == [True, True, False, False, True]
+
+
+def test_accumulated_batches_need_one_count_per_shape_not_per_combination(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    for combination in ((8, 16), (16, 8), (8, 8, 16), (16,)):
+        with loop.meter.step():
+            for rows in combination:
+                loop.model(torch.ones(rows, 16)).sum().backward()
+            loop.clock.advance(1.0)
+    loop.meter.close()
+    models = [entry.count.model for entry in loop.sink.of(CountEntry)]
+    assert models == [49152, 49152, 65536, 32768]
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    assert [bool(s.excluded) for s in steps] == [True, False, False, False]
+
+
+def test_forwards_that_all_run_before_the_backward_are_counted_as_a_whole(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    for _ in range(3):
+        with loop.meter.step():
+            left, right = loop.model(torch.ones(8, 16)), loop.model(torch.ones(16, 16))
+            (left.sum() + right.sum()).backward()
+            loop.clock.advance(1.0)
+    loop.meter.close()
+    (entry,) = loop.sink.of(CountEntry)
+    assert entry.count.model == 49152  # 2*(8+16)*16*32 forward, and the same for dW
+
+
+def test_freezing_parameters_later_is_noticed_at_the_next_window(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    loop.step(1.0)
+    loop.step(1.0)
+    loop.model.weight.requires_grad_(False)
+    for _ in range(3):
+        with loop.meter.step():
+            loop.model(torch.ones(8, 16))
+            loop.clock.advance(1.0)
+    loop.meter.close()
+    assert loop.sink.of(CountEntry)[-1].count.model == 8192
+
+
+def test_without_a_model_the_step_is_counted_again_when_tokens_change(tmp_path: Path) -> None:
+    model, sink = torch.nn.Linear(16, 32, bias=False), ListSink()
+    meter = Meter(peak=PEAK, sinks=[sink], log_dir=tmp_path, clock=FakeClock())
+    for rows in (8, 8, 4):
+        with meter.step(tokens=rows):
+            model(torch.ones(rows, 16)).sum().backward()
+    meter.close()
+    assert [entry.count.model for entry in sink.of(CountEntry)] == [16384, 8192]
+
+
+def test_given_flops_are_used_and_nothing_is_counted(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, flops={"bf16": 32768.0}, log_every=2)
+    loop.step(1.0)
+    loop.step(1.0)
+    (figures,) = loop.figures()
+    assert figures.mfu == 0.5
+    assert loop.sink.of(CountEntry)[0].count.method == "given by the user"
+    assert not loop.model._forward_pre_hooks
+
+
+def test_the_causal_convention_decides_which_flops_mfu_means(tmp_path: Path) -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    x = torch.ones(1, 1, 3, 4)
+    found = {}
+    for attention in ("full", "causal"):
+        sink, clock = ListSink(), FakeClock()
+        meter = Meter(
+            Attention(), peak=1440.0, sinks=[sink], log_dir=tmp_path, clock=clock, log_every=2,
+            attention=attention,
+        )  # fmt: skip
+        for _ in range(2):
+            with meter.step():
+                meter._model(x)
+                clock.advance(1.0)
+        meter.close()
+        (found[attention],) = sink.of(Figures)
+    # Two matmuls of 2*4 FLOPs per score; 3*3 scores, of which the mask keeps 3*4/2 = 6.
+    assert found["full"].mfu == 144 / 1440
+    assert found["causal"].mfu == found["full"].mfu_causal == 96 / 1440
+
+
+def test_phases_are_reported_as_shares_of_the_step(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    for _ in range(2):
+        with loop.meter.step():
+            with loop.meter.phase("forward"):
+                out = loop.model(torch.ones(8, 16))
+                loop.clock.advance(0.25)
+            with loop.meter.phase("backward"):
+                out.sum().backward()
+                loop.clock.advance(0.5)
+            loop.clock.advance(0.25)
+    (figures,) = loop.figures()
+    assert figures.phases == {"forward": 0.25, "backward": 0.5}
+
+
+def test_on_a_device_that_runs_behind_no_step_waits_and_every_time_is_right(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2, clock=FakeClock(lag_s=2.5))
+    for _ in range(4):
+        loop.step(1.0)
+    loop.meter._recorder.flush()
+    assert loop.clock.waits == 0
+    assert loop.sink.of(Window) == []  # steps 1 and 2 end at 1 s and 2 s; the last poll was at 3 s
+    loop.meter.close()
+    assert [s.duration_s for w in loop.sink.of(Window) for s in w.steps] == [1.0] * 4
+
+
+def test_the_run_file_holds_what_the_sinks_were_given(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    for _ in range(3):
+        loop.step(1.0, tokens=128)
+    loop.meter.close()
+    run = read_run(tmp_path)
+    assert [run.header] == loop.sink.of(Header)
+    assert list(run.windows) == loop.sink.of(Window)
+    assert list(run.counts.values()) == loop.sink.of(CountEntry)
+    assert list(run.peaks.values()) == loop.sink.of(PeakEntry)
+    assert run.peaks["fp32"].peak.provenance == "given"
+    assert run == loop.meter.run
+
+
+def test_the_run_can_be_read_while_it_goes_on(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=10)
+    for _ in range(3):
+        loop.step(1.0)
+    assert len(list(loop.meter.run.steps)) == 2  # the third ends when a fourth starts
+    assert "steps" in loop.meter.summary()
+    loop.meter.close()
+    assert len(list(loop.meter.run.steps)) == 3
+
+
+def test_a_peak_of_another_dtype_is_not_used(tmp_path: Path) -> None:
+    peak = Peak(flops_per_s=1e12, dtype="bf16", source="a test", provenance="given")
+    loop = Loop(tmp_path, peak=peak, log_every=2)
+    loop.step(1.0)
+    loop.step(1.0)
+    (figures,) = loop.figures()
+    assert figures.mfu is None and "fp32" in figures.absent["mfu"]
+    assert figures.model_flops_per_s == 16384.0
+
+
+def test_a_step_that_is_too_fast_for_the_peak_is_printed_as_measured(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    loop.step(0.125)
+    loop.step(0.125)
+    assert loop.figures()[0].mfu == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"attention": "half"}, "expected 'full' or 'causal'"),
+        ({"log_every": 0}, "at least 1"),
+        ({"log_every": 2.5}, "at least 1"),
+        ({"peak": "fast"}, "989 TFLOP/s"),
+        ({"peak": -1.0}, "-1.0"),
+        ({"flops": 6e15}, "expected model FLOPs of a step by dtype"),
+        ({"flops": {"bf16": -1}}, "positive"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Meter(torch.nn.Linear(2, 2), **arguments)
+
+
+def test_a_model_that_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected the torch\.nn\.Module"):
+        Meter("gpt2")  # type: ignore[arg-type]
