@@ -55,13 +55,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         given = {"fp32": 1e6}
+        common = {"peak": 1e12, "log_dir": folder, "sinks": [Silent()], "log_every": 100}
         meters = {
             "Meter, FLOPs given": (
-                Meter(flops=given, peak=1e12, log_dir=folder + "/a", sinks=[Silent()]),
+                Meter(flops=given, **common),
                 model,
             ),
             "Meter, model watched": (
-                Meter(watched, peak=1e12, log_dir=folder + "/b", sinks=[Silent()]),
+                Meter(watched, **common),
                 watched,
             ),
         }

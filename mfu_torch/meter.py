@@ -116,7 +116,7 @@ class Meter:
         self._sync = sync
         self._group = group
         self._context = _StepContext(self)
-        self._started = self._closed = self._down = False
+        self._started = self._running = self._closed = self._down = False
         self._open: OpenStep | None = None  # the step that we are in
         self._last: OpenStep | None = None  # the step that time still goes to
         self._label = ""
@@ -126,6 +126,7 @@ class Meter:
         self._batch: Hashable = None
         self._next_index = 0
         self._resolved: list[OpenStep] = []
+        self._due = log_every  # the step at whose start a window can be complete
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -147,9 +148,9 @@ class Meter:
         Raises:
             RuntimeError: If the run is over; a meter measures one run.
         """
+        if self._closed:
+            raise RuntimeError("this meter's run is over; make a new Meter for another run")
         if self._started:
-            if self._closed:
-                raise RuntimeError("this meter's run is over; make a new Meter for another run")
             return
         self._started = True
         place = place_of(self._model, self._device, self._group)
@@ -169,6 +170,7 @@ class Meter:
         self._peaks: dict[str, PeakEntry] = {}
         self._live = LiveCounter(self._model, self._on_count, self._stand_down, self._flops)
         self._live.attach()
+        self._running = True
         atexit.register(self.close)
 
     def close(self, reason: str = "completed") -> None:
@@ -176,6 +178,7 @@ class Meter:
         if not self._started or self._closed:
             return
         self._closed = True
+        self._running = False
         atexit.unregister(self.close)
         self._live.detach()
         try:
@@ -209,6 +212,8 @@ class Meter:
         """
         if not self._started:
             raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
+        if self._running and not self._down:
+            self._take(self._ledger.poll())
         self._recorder.flush()
         run = self._recorder.read_back(self._run_path)
         if not self._resolved:
@@ -250,14 +255,8 @@ class Meter:
     def _begin(self) -> None:
         if self._down:
             return
-        if self._open is not None or self._in_pause:
-            raise RuntimeError(
-                "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
-                if self._open is not None
-                else "step() inside pause(): a pause belongs to no step; leave it first"
-            )
-        if not self._started or self._closed:
-            self.start()
+        if self._open is not None or self._in_pause or not self._running:
+            self._check_begin()
         try:
             tokens, samples = self._tokens, self._samples
             if not (type(tokens) is int or tokens is None):
@@ -267,26 +266,37 @@ class Meter:
             index = self._next_index
             self._next_index = index + 1
             step = OpenStep(index, tokens, samples)
-            ledger = self._ledger
-            ledger.begin(step, closes=self._last)
+            self._ledger.begin(step, "", self._last)
             self._open = self._last = step
-            done = ledger.poll()
-            if done:
-                self._take(done)
+            if index >= self._due:  # a window is complete as soon as the device is so far
+                self._take(self._ledger.poll())
             self._live.begin_step(index, (tokens, samples, self._batch))
         except Exception as error:
             self._stand_down(error)
+
+    def _check_begin(self) -> None:
+        """Start the run at its first step.
+
+        Raises:
+            RuntimeError: Where no step can begin.
+        """
+        if self._open is not None:
+            raise RuntimeError(
+                "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
+            )
+        if self._in_pause:
+            raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
+        self.start()
 
     def _end(self, failed: bool) -> None:
         step, self._open = self._open, None
         if step is None or self._down:
             return
         try:
-            hint = (step.tokens, step.samples, self._batch)
             step.failed = failed
             self._ledger.begin(step, TAIL)
-            step.count_id, step.micro_batches, excluded = self._live.end_step(hint, failed=failed)
-            step.excluded = excluded or ("first step" if step.index == 0 else "")
+            step.count_id, step.micro_batches, excluded = self._live.end_step(failed=failed)
+            step.excluded = excluded if step.index else excluded or "first step"
         except Exception as error:
             self._stand_down(error)
 
@@ -384,7 +394,8 @@ class Meter:
                 self._put_pause("interrupted step", part.index, spent_s)
                 continue
             self._resolved.append(part)
-            if len(self._resolved) >= self._log_every:
+            if len(self._resolved) == self._log_every:
+                self._due = part.index + 1 + self._log_every
                 self._put_window()
                 self._live.revalidate()
 

@@ -22,7 +22,15 @@ TAIL = "tail"
 
 
 class OpenStep:
-    """A step in progress: seconds arrive as the device reaches its marks."""
+    """A step in progress: seconds arrive as the device reaches its marks.
+
+    Attributes:
+        inside_s: Between entering and leaving it, pauses taken out.
+        tail_s: Between leaving it and the next one.
+        wall_s: Wall time of the run when it was closed.
+    """
+
+    wall_s: float  # set when the step is closed
 
     __slots__ = (
         "count_id",
@@ -43,10 +51,7 @@ class OpenStep:
         self.index = index
         self.tokens = tokens
         self.samples = samples
-        self.inside_s = 0.0
-        self.tail_s = 0.0
-        self.data_wait_s = 0.0
-        self.wall_s = 0.0
+        self.inside_s = self.tail_s = self.data_wait_s = 0.0
         self.count_id = -1
         self.micro_batches = 0
         self.excluded = ""
@@ -80,10 +85,13 @@ class Ledger:
         self._clock = clock
         # (mark, owner of what begins there, label, step that this mark closes)
         self._chain: deque[tuple[Any, Owner, str, OpenStep | None]] = deque()
+        # Bound once: they are called on the step path.
+        self._mark = clock.mark
+        self._append = self._chain.append
 
     def begin(self, owner: Owner, label: str = "", closes: OpenStep | None = None) -> None:
         """From now on time belongs to ``owner``; ``closes`` is the step that ended here."""
-        self._chain.append((self._clock.mark(), owner, label, closes))
+        self._append((self._mark(), owner, label, closes))
 
     def poll(self, *, wait: bool = False) -> list[OpenStep | PauseTime]:
         """Parts that are complete, in order; ``wait`` for the device only when closing."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 
-import torch
 from torch import nn
 
 
@@ -32,8 +31,3 @@ def compiled_graphs() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
-
-
-def mode_depth() -> int:
-    """How many dispatch modes are active on this thread."""
-    return int(torch._C._len_torch_dispatch_stack())

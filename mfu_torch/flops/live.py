@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from mfu_torch.flops.counter import FlopCounter
-from mfu_torch.flops.dynamo import compiled_graphs, mode_depth, something_is_compiled
+from mfu_torch.flops.dynamo import compiled_graphs, something_is_compiled
 from mfu_torch.flops.microbatches import WHOLE, MicroBatches
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
@@ -31,6 +31,12 @@ COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
 NEVER = -1
 """Count id of a step that failed: it has no count."""
+
+# Bound once: they are called on the step path.
+_mode_depth = torch._C._len_torch_dispatch_stack
+_graph_task = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
 
 
 class LiveCounter:
@@ -59,6 +65,7 @@ class LiveCounter:
         self._parameters = [weakref.ref(p) for p in model.parameters()] if model is not None else []
         self._trainable: Hashable = None
         self._hook: Any = None
+        self._compiled_call: Any = None  # the model's own, where it was compiled in place
         self._graphs = 0
         # What is known.
         self._micro = MicroBatches()
@@ -72,7 +79,8 @@ class LiveCounter:
         self._in_step = False
         self._index = 0
         self._excluded = ""
-        self._calls: list[Hashable] = []
+        self._hint: Hashable = None
+        self._calls: list[int] = []
         self._counter: FlopCounter | None = None
         self._pieces: list[FlopCount] = []
         self._first = WHOLE  # forward call from which on it is counted
@@ -81,10 +89,15 @@ class LiveCounter:
 
     def attach(self) -> None:
         """Start watching the model's forward calls."""
+        model = self._model
         if self._given is not None:
             self._publish(None, self._given)
-        elif self._model is not None:
-            self._hook = self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+        elif model is None:
+            pass
+        elif getattr(model, "_compiled_call_impl", None) is not None:
+            self._watch_compiled_call(model)
+        else:
+            self._hook = model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
         self._trainable = self._which_train()
         self._graphs = compiled_graphs()
 
@@ -93,21 +106,37 @@ class LiveCounter:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+        if self._model is not None and self._compiled_call is not None:
+            self._model._compiled_call_impl = self._compiled_call
+            self._compiled_call = None
         self._stop_counter()
+
+    def _watch_compiled_call(self, model: nn.Module) -> None:
+        # Of a module that was compiled in place even the hooks are compiled: to see its inputs, the
+        # compiled call is wrapped for as long as the counter is attached.
+        compiled: Any = model._compiled_call_impl
+        self._compiled_call = compiled
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._on_forward(model, args, kwargs)
+            return compiled(*args, **kwargs)
+
+        model._compiled_call_impl = call
 
     def begin_step(self, index: int, hint: Hashable) -> None:
         """A step starts. ``hint`` stands for the input shapes where no forward call is seen."""
         self._calls.clear()
         self._index = index
+        self._hint = hint
         self._excluded = ""
-        self._in_step = True
         if self._given is not None:
             return
-        self._depth = mode_depth()
+        self._in_step = True
+        self._depth = _mode_depth()
         if self._wanted or (self._blind and ("hint", hint) not in self._ids):
             self._begin_whole()
 
-    def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[int, int, str]:
+    def end_step(self, *, failed: bool = False) -> tuple[int, int, str]:
         """The step is over: its count id, its forward calls, and why it is not a steady one."""
         self._in_step = False
         if self._given is not None:
@@ -123,8 +152,13 @@ class LiveCounter:
         calls = self._calls
         if failed:
             return NEVER, len(calls), self._excluded
-        self._blind = self._blind or (counted and not calls)
-        key: Hashable = ("hint", hint) if self._blind or not calls else tuple(calls)
+        if counted and not calls:
+            self._blind = True
+        key: Hashable
+        if self._blind or not calls:
+            key = ("hint", self._hint)
+        else:
+            key = calls[0] if len(calls) == 1 else tuple(calls)
         count_id = self._ids.get(key, NEVER)
         if count_id == NEVER:
             count_id = self._settle(key, counted)
@@ -191,25 +225,26 @@ class LiveCounter:
     def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Where Dynamo traces the hook (the module was compiled after the meter was made) it must
         # come to nothing: no graph break, no guard.
-        if torch.compiler.is_compiling() or not self._in_step:
+        if _is_compiling() or not self._in_step:
             return
-        if torch._C._current_graph_task_id() != -1:  # a checkpoint recomputes the whole model
+        if _graph_task() != -1:  # a checkpoint recomputes the whole model
             return
         try:
-            call = (
-                signature(args, kwargs, ints=self._micro.ints_matter),
-                module.training,
-                torch.is_grad_enabled(),
-            )
+            micro = self._micro
+            inputs = signature(args, kwargs, micro.ints_matter)
+            described = (inputs, module.training, _is_grad_enabled())
+            call = micro.numbers.get(described, NEVER)
+            if call == NEVER:
+                call = micro.number(described)
             if self._counter is not None:
                 self._cut()
-            elif call not in self._micro and self._micro.separable:
+            elif call not in micro.known and micro.separable:
                 self._meet(call, args, kwargs)
             self._calls.append(call)
         except Exception as error:  # ours, inside the user's forward: it must not get there
             self._on_error(error)
 
-    def _meet(self, call: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _meet(self, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called with inputs that no count is known for."""
         assert self._model is not None
         if not self._why_eager and something_is_compiled(self._model):
@@ -226,7 +261,7 @@ class LiveCounter:
                     error,
                     self._index,
                 )
-        if mode_depth() == self._depth:
+        if _mode_depth() == self._depth:
             # A mode entered here is left at the step's end: the stack must be as at its start.
             self._start_counter(first=len(self._calls))
 

@@ -17,7 +17,7 @@ import torch
 from mfu_torch.records import FlopCount
 
 WHOLE = -1
-"""Instead of the number of a forward call: counted from the start of the step."""
+"""Instead of the position of a forward call: counted from the start of the step."""
 
 INTS_LIMIT = 16
 """Inputs that differ only in integers before those are tested for making a difference."""
@@ -27,41 +27,46 @@ class MicroBatches:
     """Counts of single forward calls with their backward, by the inputs of the call.
 
     Attributes:
+        numbers: Number of a call by the description of its inputs; calls are compared every step,
+            and numbers compare fastest.
+        known: Count by number of the call.
         separable: Whether the work between two forward calls belongs to the first of them. False
             once all forwards were seen to run before all backwards.
         ints_matter: Whether inputs are told apart by the value of their integers.
     """
 
     def __init__(self) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.known: dict[int, FlopCount] = {}
         self.separable = True
         self.ints_matter = True
-        self._known: dict[Hashable, FlopCount] = {}
+        self._next = 0
         self._before = FlopCount()
         self._optimizer = FlopCount()
 
-    def __contains__(self, inputs: Hashable) -> bool:
-        return inputs in self._known
+    def number(self, described: Hashable) -> int:
+        """A number for a call whose inputs are new."""
+        number = self.numbers[described] = self._next
+        self._next += 1
+        return number
 
-    def add(self, inputs: Hashable, count: FlopCount) -> None:
+    def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""
-        self._known[inputs] = count
-        if self.ints_matter and len(self._known) % INTS_LIMIT == 0:
+        self.known[call] = count
+        if self.ints_matter and len(self.known) % INTS_LIMIT == 0:
             self._drop_idle_ints()
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
-        self._known.clear()
+        self.known.clear()
 
-    def learn(self, calls: Sequence[Hashable], pieces: Sequence[FlopCount], first: int) -> bool:
-        """Take apart a step that was counted from its forward call number ``first`` on.
+    def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount], first: int) -> None:
+        """Take apart a step that was counted from the forward call at position ``first`` on.
 
         Args:
-            calls: Inputs of the step's forward calls.
+            calls: The step's forward calls.
             pieces: The count before the first call, then from each call to the next.
             first: :data:`WHOLE` when the work before the first call was counted too.
-
-        Returns:
-            Whether the pieces can be used for other combinations of the same calls.
         """
         *most, last = pieces[1:]
         rest, optimizer = last.split("optimizer")
@@ -70,40 +75,36 @@ class MicroBatches:
             first = 0
             self._before, self._optimizer = pieces[0], optimizer
         trained = {bool(count.backward) for count in micro[first:]}
-        trained |= {bool(self._known[call].backward) for call in calls[:first]}
+        trained |= {bool(self.known[call].backward) for call in calls[:first]}
         if len(trained) > 1:
             self.separable = False
-            self._known.clear()
-            return False
+            self.known.clear()
+            return
         for call, count in zip(calls[first:], micro[first:], strict=True):
-            if call not in self._known:
+            if call not in self.known:
                 self.add(call, count)
-        return True
 
-    def compose(self, calls: Sequence[Hashable]) -> FlopCount | None:
+    def compose(self, calls: Sequence[int]) -> FlopCount | None:
         """The count of a step made of these forward calls, if all of them are known."""
-        parts = [self._known.get(call) for call in calls]
-        known = [part for part in parts if part is not None]
-        if not known or len(known) < len(parts):
+        known = [self.known[call] for call in calls if call in self.known]
+        if not known or len(known) < len(calls):
             return None
         return FlopCount.sum([self._before, *known, self._optimizer])
 
     def _drop_idle_ints(self) -> None:
         # An integer may steer the model ("keep the last n logits") or merely number the step. Many
         # values with one and the same count show that it is idle.
-        groups: dict[Hashable, FlopCount] = {}
-        for call, count in self._known.items():
-            groups[without_ints(call)] = count
-        hardware = {count.hardware for count in self._known.values()}
+        groups = {without_ints(inputs): number for inputs, number in self.numbers.items()}
+        hardware = {count.hardware for count in self.known.values()}
         if len(groups) == 1 and len(hardware) == 1:
             self.ints_matter = False
-            self._known = groups
+            self.numbers = groups
 
 
-def without_ints(call: Hashable) -> Hashable:
-    """The inputs of a call with the value of every integer forgotten; shapes stay."""
-    if type(call) is int:
+def without_ints(inputs: Hashable) -> Hashable:
+    """Described inputs with the value of every integer forgotten; shapes stay."""
+    if type(inputs) is int:
         return int
-    if isinstance(call, tuple) and not isinstance(call, torch.Size):
-        return tuple(without_ints(part) for part in call)
-    return call
+    if isinstance(inputs, tuple) and not isinstance(inputs, torch.Size):
+        return tuple(without_ints(part) for part in inputs)
+    return inputs

@@ -17,30 +17,18 @@ import torch
 # Imported for its registrations: a formula can only be looked up after all are registered.
 from mfu_torch.flops import attention as attention
 from mfu_torch.flops import attention_kernels as attention_kernels
-from mfu_torch.flops.registry import (
-    Counted,
-    Formula,
-    OpFlops,
-    count_call,
-    formula,
-    formula_for,
-    register_flops,
-)
-
-__all__ = [
-    "Counted",
-    "Formula",
-    "OpFlops",
-    "count_call",
-    "formula_for",
-    "register_flops",
-]
+from mfu_torch.flops.registry import Counted as Counted
+from mfu_torch.flops.registry import Formula as Formula
+from mfu_torch.flops.registry import OpFlops as OpFlops
+from mfu_torch.flops.registry import count_call as count_call
+from mfu_torch.flops.registry import formula
+from mfu_torch.flops.registry import formula_for as formula_for
+from mfu_torch.flops.registry import register_flops as register_flops
 
 Tensor = torch.Tensor
 
 # Packed in pairs along the contracted dimension: its size is half the number of elements.
 _FP4 = getattr(torch, "float4_e2m1fn_x2", None)
-
 
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 

@@ -2,7 +2,7 @@
 
 A formula answers one question, how many FLOPs did this call do, and is called as
 ``fn(*args, result=result, **kwargs)`` with the op's own arguments and its result. The formulas of
-this package stand in :mod:`mfu_torch.flops.ops` and :mod:`mfu_torch.flops.attention`;
+this package stand in :mod:`mfu_torch.flops.ops` and the two files on attention;
 :func:`register_flops` adds the user's, and what neither has is looked up in torch's own
 registry, so that formulas given to ``torch.utils.flop_counter`` work here as well.
 """

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 _PLAIN = (bool, str, type(None))
+_Tensor = torch.Tensor
 
 
-def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ints: bool = True) -> Hashable:
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], ints: bool = True) -> Hashable:
     """A key that is equal for inputs of equal shape.
 
     Args:
@@ -19,14 +20,22 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, ints: bool = 
         ints: Whether integers count by value. They can steer a model ("keep the last n logits") or
             merely number the step, and only counting tells which.
     """
-    parts = [_part(value, ints) for value in args]
+    parts: list[Hashable] = []
+    for value in args:
+        if type(value) is _Tensor:  # spelled out, because it is on the step path
+            parts += (value.shape, value.dtype)
+        else:
+            parts.append(_part(value, ints))
     for name, value in kwargs.items():
-        parts.append((name, _part(value, ints)))
+        if type(value) is _Tensor:
+            parts += (name, value.shape, value.dtype)
+        else:
+            parts += (name, _part(value, ints))
     return tuple(parts)
 
 
 def _part(value: Any, ints: bool) -> Hashable:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, _Tensor):
         return value.shape, value.dtype
     kind: type = type(value)
     if kind in _PLAIN or (ints and kind is int):

@@ -82,8 +82,8 @@ CANNOT_CONTRACT: dict[str, str] = {
 
 _ALLOWED = re.compile("|".join(" ".join(CANNOT_CONTRACT.values()).split()))
 
-# Foreign kernels run one elementwise op over many tensors; fused ones are optimizer updates.
-_FOREIGN = re.compile(r"_?(foreach|fused)_")
+# Foreach kernels run one elementwise op over many tensors; fused ones are optimizer updates.
+_MULTI_TENSOR = re.compile(r"_?(foreach|fused)_")
 
 _VISION = re.compile(r"torchvision::_?(nms|(ps_)?roi_(align|pool))(_backward)?")
 
@@ -107,7 +107,7 @@ def may_contract(func: OpOverload[..., Any] | HigherOrderOperator) -> bool:
         return False
     if func.namespace != "aten":
         return not _VISION.fullmatch(func._schema.name)
-    if _FOREIGN.match(name) or is_composite(func):
+    if _MULTI_TENSOR.match(name) or is_composite(func):
         return False
     base = re.sub(r"_(backward|forward)(_\w+)?$", "", name.strip("_"))
     return not (_ALLOWED.fullmatch(base) or _is_elementwise_name(base))

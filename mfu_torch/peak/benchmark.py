@@ -11,27 +11,16 @@ not kept. This is not the step path: it synchronises with the device.
 from __future__ import annotations
 
 import functools
-import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-import platformdirs
-
+from mfu_torch.peak.cache import CacheDir, peaks_path, read_peaks, write_peaks
 from mfu_torch.peak.table import SUPPLY_PEAK, check_dtype
 from mfu_torch.records import Device, Peak, UnknownPeak
 
 if TYPE_CHECKING:
     import torch
-
-logger = logging.getLogger(__name__)
-
-CacheDir = str | os.PathLike[str] | None
 
 _Shape = tuple[int, int, int]
 
@@ -69,6 +58,10 @@ may have met a pause of the scheduler."""
 _BUSY = 0.85
 """A CPU measurement that got less than this share of its threads' time was disturbed."""
 
+_ALONE = 0.05
+"""The other threads of the process, when they got less than this share of what the measuring one
+got, had nothing to do: not every dtype has a kernel that uses them all."""
+
 _ROUNDS = 3
 """Measurements to make, at most, until one is not disturbed."""
 
@@ -81,6 +74,7 @@ class _Trial(NamedTuple):
     flops_per_s: float
     shape: _Shape
     run: Callable[[], torch.Tensor]
+    share: float = 1.0
 
 
 class _Best(NamedTuple):
@@ -114,31 +108,28 @@ def measured_peak(
         UnknownPeak: If it cannot be measured on this device; the message says why.
     """
     check_dtype(dtype)
-    path = _path(cache_dir)
+    path = peaks_path(cache_dir)
     reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
     _check_measurable(device, dtype, reduced)
     key = _key(device, dtype, reduced)
-    cached = _read(path).get(key)
+    cached = read_peaks(path).get(key)
     if cached is not None:
         return cached
     peak, keep = _measure(device, dtype, reduced, seconds)
     if keep:
-        _write(path, {**_read(path), key: peak})
+        write_peaks(
+            path, {**read_peaks(path), key: peak}, otherwise="the next process measures again"
+        )
     return peak
 
 
 def forget_measured(device: Device, dtype: str, *, cache_dir: CacheDir = None) -> None:
     """Drop a kept measurement that turned out too low; the next run measures again."""
-    path = _path(cache_dir)
+    path = peaks_path(cache_dir)
     reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
-    kept = _read(path)
+    kept = read_peaks(path)
     if kept.pop(_key(device, dtype, reduced), None) is not None:
-        _write(path, kept)
-
-
-def _path(cache_dir: CacheDir) -> Path:
-    folder = platformdirs.user_cache_dir("mfu_torch") if cache_dir is None else cache_dir
-    return Path(folder) / "peaks.json"
+        write_peaks(path, kept, otherwise=f"the {dtype} measurement in it stays in use")
 
 
 def _check_measurable(device: Device, dtype: str, reduced: str) -> None:
@@ -215,26 +206,16 @@ def _undisturbed(
     shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float
 ) -> _Best:
     """The first measurement that other work did not disturb, or else the best of some."""
-    import torch
-
-    tries = []
-    for _ in range(_ROUNDS):
-        cpu_s, wall_s = time.process_time(), time.perf_counter()
-        best = _best_of(shapes, dtype, where, seconds)
-        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
-        if where.type != "cpu":
-            return best
-        best = best._replace(share=min(1.0, cpu_s / (wall_s * torch.get_num_threads())))
-        if not best.disturbed:
-            return best
-        tries.append(best)
-    return max(tries)
+    tries: list[_Best] = []
+    while len(tries) < _ROUNDS and all(one.disturbed for one in tries):
+        tries.append(_best_of(shapes, dtype, where, seconds))
+    return max(tries) if tries[-1].disturbed else tries[-1]
 
 
 def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float) -> _Best:
     """Try each shape once in half of the time; repeat the fastest in the rest."""
     begin_s = time.perf_counter()
-    fastest: _Trial | None = None
+    fastest = trial = None
     for shape in shapes:
         left_s = begin_s + seconds / 2 - time.perf_counter()
         # A warm-up and the trials have to fit into what is left.
@@ -249,25 +230,45 @@ def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, second
             break  # out of memory: smaller shapes have been measured
         if fastest is None or trial.flops_per_s > fastest.flops_per_s:
             fastest = trial
-    assert fastest is not None  # the first shape is always tried
-    return _repeat(fastest, where, begin_s + seconds)
+    assert fastest is not None and trial is not None  # the first shape is always tried
+    best = _repeat(fastest, where, begin_s + seconds)
+    # Two things make a rate too low: slow repeats, and a slow last trial, after which no larger
+    # shape was tried. Making the operands, on one thread, is neither.
+    return best._replace(share=min(best.share, trial.share))
 
 
 def _try(shape: _Shape, dtype: str, where: torch.device) -> _Trial:
     run = _matmul(shape, dtype, where)
     run()  # the first call builds kernels and allocates workspaces
+    begin = _clocks()
     fastest_s = min(_timed(run, 1, where) for _ in range(_TRIALS))
-    return _Trial(_flops(shape) / fastest_s, shape, run)
+    return _Trial(_flops(shape) / fastest_s, shape, run, _share(begin, where))
 
 
 def _repeat(trial: _Trial, where: torch.device, deadline_s: float) -> _Best:
     flops = _flops(trial.shape)
     calls = max(1, int(_REPEAT_S * trial.flops_per_s / flops))
-    best, repeats = 0.0, 0
+    best, repeats, begin = 0.0, 0, _clocks()
     while repeats == 0 or time.perf_counter() < deadline_s:
         best = max(best, flops * calls / _timed(trial.run, calls, where))
         repeats += 1
-    return _Best(best, trial.shape, repeats)
+    return _Best(best, trial.shape, repeats, _share(begin, where))
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds that passed, that the process got of the CPU, and that this thread got of it."""
+    return time.perf_counter(), time.process_time(), time.thread_time()
+
+
+def _share(begin: tuple[float, float, float], where: torch.device) -> float:
+    """Of the time since ``begin``, what the threads of a CPU matmul really got; else 1."""
+    import torch
+
+    if where.type != "cpu":
+        return 1.0
+    wall_s, all_s, own_s = (now - then for now, then in zip(_clocks(), begin, strict=True))
+    threads = torch.get_num_threads() if all_s - own_s > _ALONE * own_s else 1
+    return min(1.0, all_s / (wall_s * threads))
 
 
 def _flops(shape: _Shape) -> int:
@@ -329,43 +330,6 @@ def _key(device: Device, dtype: str, reduced: str) -> str:
         size = [f"{device.sm_count} cores", f"{torch.get_num_threads()} threads"]
     parts = [device.name, *size, dtype, f"torch {torch.__version__}", reduced]
     return ", ".join(part for part in parts if part)
-
-
-def _read(path: Path) -> dict[str, Peak]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Peak])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError) as error:
-        _warn_once(f"{path} cannot be read ({error}): measuring again. If it stays, delete it")
-        return {}
-
-
-def _write(path: Path, peaks: dict[str, Peak]) -> None:
-    # Written beside and moved into place: a reader, or another rank that writes at the same
-    # time, never sees half a file. The last of two writers wins, and the other measures again.
-    text = msgspec.json.format(msgspec.json.encode(peaks))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix="peaks-", suffix=".json", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text)
-            os.replace(name, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as error:
-        _warn_once(
-            f"{path} cannot be written ({error}): the next process measures again. "
-            "Set XDG_CACHE_HOME to a folder that can be written"
-        )
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    logger.warning("The cache of measured peaks %s.", message)
 
 
 def _unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Real
 
-from mfu_torch.peak.benchmark import CacheDir, measured_peak
+from mfu_torch.peak.benchmark import measured_peak
+from mfu_torch.peak.cache import CacheDir
 from mfu_torch.peak.table import DTYPES, SUPPLY_PEAK, check_dtype, peak_for
 from mfu_torch.records import Device, Peak, PeakEntry, UnknownPeak
 from mfu_torch.units import parse_flops_per_s

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import models
@@ -15,11 +18,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mfu_torch.flops.counter import NO_CONTRACTION, FlopCounter, count_flops
 from mfu_torch.records import FlopCount
-
-
-def terms(count: FlopCount) -> set[Any]:
-    return set(count.terms)
-
 
 # --- closed forms ----------------------------------------------------------------------------
 
@@ -113,11 +111,72 @@ def test_a_counter_that_is_active_cannot_be_entered_again() -> None:
         pass  # but after it was left it can
 
 
-def test_only_the_innermost_of_two_counters_sees_an_op_once() -> None:
+def test_two_counters_inside_each_other_both_count() -> None:
     x = torch.randn(8, 8)
     with FlopCounter() as outer, FlopCounter() as inner:
         x @ x
     assert outer.take().model == inner.take().model == 2 * 8**3
+
+
+@contextlib.contextmanager
+def packing_saved_tensors() -> Iterator[None]:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (t,), lambda packed: packed[0]):
+        yield
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        packing_saved_tensors,
+        torch.autograd.graph.save_on_cpu,
+        functools.partial(torch.autograd.profiler.profile, use_cpu=True),
+        torch.autograd.detect_anomaly,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Anomaly")
+def test_contexts_around_a_step_do_not_change_its_count(context: Callable[[], Any]) -> None:
+    case = models.mlp()
+    with context():
+        count = count_flops(models.train, case.model, *case.batch)
+    assert (count.model, count.hardware) == (case.step, case.step)
+    with FlopCounter() as counter, context():
+        models.train(case.model, *case.batch)
+    assert counter.take().model == case.step
+
+
+def test_a_gradient_scaler_adds_no_flops_and_no_false_alarm() -> None:
+    case = models.mlp()
+    optimizer = torch.optim.SGD(case.model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        scaler.scale(case.model(*case.batch).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    count = count_flops(step)
+    assert (count.hardware, count.uncounted) == (case.step, {})
+
+
+def test_per_sample_gradients_count_each_sample() -> None:
+    net, x = nn.Linear(16, 32, bias=False), torch.randn(8, 16)
+
+    def loss(weight: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+        return (weight @ sample).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
+    count = count_flops(gradients, net.weight.detach(), x)
+    # Forward (32, 16) @ (16) for each; the gradient, an outer product, sums nothing.
+    assert count.forward == 2 * 8 * 16 * 32
+
+
+def test_cells_without_a_gradient_of_the_first_state_count_what_runs() -> None:
+    cell, x = nn.LSTMCell(16, 32), torch.randn(8, 16)
+    count = count_flops(lambda: cell(x)[0].sum().backward())
+    from_input, from_hidden = 2 * 8 * 4 * 32 * 16, 2 * 8 * 4 * 32 * 32
+    assert count.forward == from_input + from_hidden
+    assert count.backward == from_input + from_hidden  # dW of both, no dX, no dH
+    assert count.uncounted == {}
 
 
 # --- tensors of other kinds ------------------------------------------------------------------

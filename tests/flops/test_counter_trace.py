@@ -236,6 +236,19 @@ def test_a_formula_that_fails_costs_a_note_and_not_the_step() -> None:
     )
 
 
+def test_an_op_that_cannot_be_examined_costs_a_note_and_not_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(op: Any) -> None:
+        raise RuntimeError("unknown op")
+
+    monkeypatch.setattr("mfu_torch.flops.counter.formula_for", broken)
+    x, results = torch.randn(4, 4), []
+    count = count_flops(lambda: results.append(x @ x))
+    assert torch.equal(results[0], x @ x)
+    assert count.notes[0] == "aten.mm.default was not examined: RuntimeError: unknown op"
+
+
 @pytest.mark.parametrize("value", ["many", 2.5, None, -1])
 def test_a_formula_that_returns_no_count_is_a_note(value: Any) -> None:
     before = dict(_given)

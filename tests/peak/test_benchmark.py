@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import random
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,34 +14,31 @@ import torch
 from mfu_torch.peak import benchmark
 from mfu_torch.peak.benchmark import measured_peak
 from mfu_torch.peak.devices import detect_device
-from mfu_torch.records import Device, Peak, UnknownPeak
+from mfu_torch.records import Device, UnknownPeak
 
 CPU = Device(name="AMD EPYC", kind="cpu", sm_count=2, threads=2)
 QUICK = 1e-6  # seconds: only the smallest shape is tried
 
 
+class QuietClock:
+    """The real time, all of which every thread of torch gets: no other work on the machine."""
+
+    now_s = 0.0
+
+    def perf_counter(self) -> float:
+        self.now_s = time.perf_counter()
+        return self.now_s
+
+    def process_time(self) -> float:
+        return self.now_s * torch.get_num_threads()
+
+    def thread_time(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture(autouse=True)
-def warnings_start_afresh() -> None:
-    benchmark._warn_once.cache_clear()
-
-
-@pytest.fixture
-def measurements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Dtypes that were really measured, in order; each comes out as 100 GFLOP/s."""
-    seen: list[str] = []
-
-    def measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
-        seen.append(dtype)
-        return Peak(
-            flops_per_s=100e9,
-            dtype=dtype,
-            source="measured: a fake",
-            provenance="measured",
-            device=device.name,
-        )
-
-    monkeypatch.setattr(benchmark, "_measure", measure)
-    return seen
+def no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "time", QuietClock())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])
@@ -51,7 +47,7 @@ def test_a_measurement_says_what_ran_where(dtype: str, tmp_path: Path) -> None:
     assert peak.provenance == "measured"
     assert peak.device == "AMD EPYC"
     assert peak.source == (
-        f"measured: {dtype} matmul 256x256x256 on {torch.get_num_threads()} threads, "
+        f"{dtype} matmul 256x256x256 on {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}, best of 1"
     )
     assert 1e6 < peak.flops_per_s < 1e16
@@ -60,22 +56,13 @@ def test_a_measurement_says_what_ran_where(dtype: str, tmp_path: Path) -> None:
 def test_the_rate_is_two_flops_per_multiply_add_over_the_shortest_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # 2 * 256^3 = 33554432 FLOPs. The trial takes 10 ms, so a repeat is one call: 8 ms.
-    times_s = iter([0.010, 0.008])
+    # 2 * 256^3 = 33554432 FLOPs. The best of three trials takes 10 ms, so a repeat is one call:
+    # 8 ms.
+    times_s = iter([0.012, 0.010, 0.011, 0.008])
     monkeypatch.setattr(benchmark, "_timed", lambda run, calls, where: calls * next(times_s))
     peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
     assert peak.flops_per_s == pytest.approx(33554432 / 0.008)
-
-
-def test_the_fastest_shape_is_the_one_repeated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # Pretend that every call takes 1 ms: the largest shape then has the highest rate.
-    monkeypatch.setattr(benchmark, "_CPU_SHAPES", ((8, 8, 8), (16, 8, 8), (16, 16, 16)))
-    monkeypatch.setattr(benchmark, "_timed", lambda run, calls, where: calls * 0.001)
-    peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=0.05)
-    assert "matmul 16x16x16" in peak.source
-    assert peak.flops_per_s == pytest.approx(2 * 16**3 / 0.001)
+    assert next(times_s, None) is None
 
 
 def test_random_number_states_and_settings_stay_as_they_are(tmp_path: Path) -> None:
@@ -110,67 +97,6 @@ def test_the_users_autocast_does_not_change_what_is_measured(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
     assert set(results) == {torch.float32}
-
-
-def test_a_second_call_reads_the_cache(measurements: list[str], tmp_path: Path) -> None:
-    first = measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    assert measured_peak(CPU, "fp32", cache_dir=tmp_path) == first
-    assert measurements == ["fp32"]
-
-
-def test_another_dtype_cpu_thread_count_or_torch_is_measured_anew(
-    measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    measured_peak(CPU, "bf16", cache_dir=tmp_path)
-    measured_peak(Device(name="Other", kind="cpu", sm_count=2), "fp32", cache_dir=tmp_path)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    monkeypatch.setattr(torch, "__version__", "99.0")
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    assert measurements == ["fp32", "bf16", "fp32", "fp32", "fp32"]
-    assert len(json.loads((tmp_path / "peaks.json").read_text())) == 5
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": {"flops_per_s": -1}}', "\udcff"])
-def test_a_corrupt_cache_is_measured_over_and_logged_once(
-    content: str, measurements: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "peaks.json"
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    assert measurements == ["fp32"]
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "cannot be read" in record.message
-    assert [file.name for file in tmp_path.iterdir()] == ["peaks.json"]
-
-
-def test_a_folder_that_cannot_be_written_is_logged_once_and_not_fatal(
-    measurements: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("")  # a file where the folder should be: no permission bits needed
-    for _ in range(2):
-        assert measured_peak(CPU, "fp32", cache_dir=file).flops_per_s == 100e9
-    assert measurements == ["fp32", "fp32"]
-    assert sum("cannot be written" in record.message for record in caplog.records) == 1
-
-
-def test_a_write_that_fails_half_way_leaves_the_old_cache(
-    measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    before = (tmp_path / "peaks.json").read_bytes()
-
-    def refuse(source: object, target: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", refuse)
-    measured_peak(CPU, "bf16", cache_dir=tmp_path)
-    assert (tmp_path / "peaks.json").read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["peaks.json"]
 
 
 def test_a_cpu_has_no_tf32_and_no_benchmark_for_fp8(tmp_path: Path) -> None:
@@ -277,5 +203,5 @@ def test_a_gpu_is_timed_between_two_events_of_its_own(monkeypatch: pytest.Monkey
 def test_a_gpu_is_measured_with_its_own_events(tmp_path: Path) -> None:
     device = detect_device(kind="cuda")
     peak = measured_peak(device, "bf16", cache_dir=tmp_path)
-    assert peak.source.startswith("measured: bf16 matmul ")
+    assert peak.source.startswith("bf16 matmul ")
     assert peak.flops_per_s > 1e12
