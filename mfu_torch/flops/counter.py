@@ -47,6 +47,9 @@ NO_CONTRACTION = (
     "invisible here"
 )
 
+CAN_WATCH = hasattr(TorchDispatchMode, "ignore_compile_internals")
+"""Whether this torch lets a mode stand beside compiled code without turning it off for good."""
+
 Op = OpOverload[..., Any] | HigherOrderOperator
 
 
@@ -76,14 +79,22 @@ class FlopCounter:
     Args:
         fake_mode: Ops on its fake tensors are counted. Those of any other mode are not: sharding
             propagation and tracing compute with them on the side.
+        where: Count only ops for which it is true, and let compiled code run (a part of what is in
+            there is invisible). Needs :data:`CAN_WATCH`.
 
     Example:
         A linear layer of 16 x 32 with a batch of 8, whose input needs no gradient, is
         2 * 8 * 16 * 32 = 8192 FLOPs forward and as many backward.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode | None = None) -> None:
+    def __init__(
+        self,
+        fake_mode: FakeTensorMode | None = None,
+        *,
+        where: Callable[[], bool] | None = None,
+    ) -> None:
         self.fake_mode = fake_mode
+        self.where = where
         self._phases = PhaseRule()
         self._infos: dict[Op, OpInfo] = {}
         self._exit: ExitStack | None = None
@@ -96,10 +107,11 @@ class FlopCounter:
             )
         self._infos = {}  # formulas may have been registered since
         with ExitStack() as stack:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if self.where is None:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             self._phases.install()
             stack.callback(self._phases.remove)
-            stack.enter_context(_CountingMode(self))
+            stack.enter_context((_CountingMode if self.where is None else _WatchingMode)(self))
             self._exit = stack.pop_all()
         return self
 
@@ -234,7 +246,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return _run_branch(*args)
         result = func(*args, **kwargs)
-        if counted:
+        if counted and (self._counter.where is None or self._counter.where()):
             self._counter.count(func, info, args, kwargs, result)
         return result
 
@@ -244,6 +256,14 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             isinstance(leaf, FakeTensor) and leaf.fake_mode is not own
             for leaf in tree_leaves((args, kwargs))
         )
+
+
+class _WatchingMode(_CountingMode):  # type: ignore[no-untyped-call]
+    """Beside compiled code instead of in place of it."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
 
 def count_flops(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> FlopCount:

@@ -1,29 +1,28 @@
-"""What Dynamo knows: whether something is compiled, and how much was compiled so far.
-
-Nothing here imports Dynamo: as long as nobody else has, nothing is compiled.
-"""
+"""What Dynamo knows: whether a model is compiled, and whether compiled code runs."""
 
 from __future__ import annotations
 
 import sys
+from types import ModuleType, TracebackType
+from typing import Any
 
 from torch import nn
 
+_ENTRY = "_callback_from_stance"
 
-def something_is_compiled(model: nn.Module | None = None) -> bool:
-    """Whether ``torch.compile`` was applied to the model, to a part of it, or to anything else."""
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-    if eval_frame is None:
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` or ``module.compile()`` was applied to the model or a part of it.
+
+    Compiled functions that a forward calls are not seen here; :class:`CompiledEntries` sees them.
+    """
+    eval_frame = _eval_frame()
+    if eval_frame is None:  # as long as nobody has imported Dynamo, nothing is compiled
         return False
-    # Every call of torch.compile registers its backend here (None stands for "disable").
-    backends = getattr(eval_frame, "cached_backends", {})
-    if any(backend is not None for backend in backends.values()):
-        return True
-    modules = model.modules() if model is not None else ()
     return any(
         isinstance(module, eval_frame.OptimizedModule)
         or getattr(module, "_compiled_call_impl", None) is not None
-        for module in modules
+        for module in model.modules()
     )
 
 
@@ -31,3 +30,47 @@ def compiled_graphs() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def _eval_frame() -> ModuleType | None:
+    return sys.modules.get("torch._dynamo.eval_frame")
+
+
+class CompiledEntries:
+    """Counts how often compiled code is entered from eager code while it is active.
+
+    Attributes:
+        count: Entries so far.
+        available: Whether this torch can be asked.
+    """
+
+    def __init__(self) -> None:
+        import torch._dynamo.eval_frame as eval_frame
+
+        self.count = 0
+        self.available = hasattr(eval_frame, _ENTRY)
+        self._module = eval_frame
+        self._original: Any = None
+
+    def __enter__(self) -> CompiledEntries:
+        if self.available:
+            self._original = getattr(self._module, _ENTRY)
+            setattr(self._module, _ENTRY, self._enter)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._original is not None:
+            setattr(self._module, _ENTRY, self._original)
+            self._original = None
+
+    def _enter(self, callback: Any) -> Any:
+        # Dynamo asks this for what to do whenever a compiled function is called; `disable` has no
+        # callback of its own.
+        if callable(callback):
+            self.count += 1
+        return self._original(callback)

@@ -10,6 +10,7 @@ A step whose shapes are known costs a dict look-up.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Hashable
@@ -18,8 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from mfu_torch.flops.counter import FlopCounter
-from mfu_torch.flops.dynamo import compiled_graphs, something_is_compiled
+from mfu_torch.flops.calls import CallWatch
+from mfu_torch.flops.counter import CAN_WATCH, FlopCounter
+from mfu_torch.flops.dynamo import CompiledEntries, compiled_graphs, is_compiled
 from mfu_torch.flops.microbatches import WHOLE, MicroBatches
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
@@ -64,17 +66,18 @@ class LiveCounter:
         self._given = given
         self._parameters = [weakref.ref(p) for p in model.parameters()] if model is not None else []
         self._trainable: Hashable = None
-        self._hook: Any = None
-        self._compiled_call: Any = None  # the model's own, where it was compiled in place
+        self._watch: CallWatch | None = None
         self._graphs = 0
         # What is known.
         self._micro = MicroBatches()
         self._ids: dict[Hashable, int] = {}  # what a step was made of -> count id
+        self._made_of: dict[int, tuple[int, ...]] = {}  # count id -> forward calls
         self._pending: dict[Hashable, int] = {}  # likewise, published as unknown so far
         self._published = 0
         self._blind = model is None  # no forward call is seen: the hint stands for the shapes
         self._wanted = True  # the next step is to be counted from its start
         self._why_eager = ""
+        self._meets_compiled = False  # compiled code was entered in a step
         # The step in progress.
         self._in_step = False
         self._index = 0
@@ -82,46 +85,33 @@ class LiveCounter:
         self._hint: Hashable = None
         self._calls: list[int] = []
         self._counter: FlopCounter | None = None
+        self._entries: CompiledEntries | None = None
+        self._stack = contextlib.ExitStack()
         self._pieces: list[FlopCount] = []
         self._first = WHOLE  # forward call from which on it is counted
         self._carry = FlopCount()  # counted before a pause that interrupts it
+        # Beside a shadow: what runs outside of the compiled model is looked at on one step.
+        self._look_outside = self._looked_outside = False
+        self._outside: FlopCounter | None = None
+        self._end_inside: Callable[[], None] = _nothing
         self._depth = 0
 
     def attach(self) -> None:
         """Start watching the model's forward calls."""
-        model = self._model
         if self._given is not None:
             self._publish(None, self._given)
-        elif model is None:
-            pass
-        elif getattr(model, "_compiled_call_impl", None) is not None:
-            self._watch_compiled_call(model)
-        else:
-            self._hook = model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+        elif self._model is not None:
+            self._watch = CallWatch(self._model, self._on_forward)
+            self._watch.attach()
         self._trainable = self._which_train()
         self._graphs = compiled_graphs()
 
     def detach(self) -> None:
         """Leave nothing behind: no hook, no mode."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-        if self._model is not None and self._compiled_call is not None:
-            self._model._compiled_call_impl = self._compiled_call
-            self._compiled_call = None
+        if self._watch is not None:
+            self._watch.detach()
         self._stop_counter()
-
-    def _watch_compiled_call(self, model: nn.Module) -> None:
-        # Of a module that was compiled in place even the hooks are compiled: to see its inputs, the
-        # compiled call is wrapped for as long as the counter is attached.
-        compiled: Any = model._compiled_call_impl
-        self._compiled_call = compiled
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._on_forward(model, args, kwargs)
-            return compiled(*args, **kwargs)
-
-        model._compiled_call_impl = call
+        self._stop_outside()
 
     def begin_step(self, index: int, hint: Hashable) -> None:
         """A step starts. ``hint`` stands for the input shapes where no forward call is seen."""
@@ -134,7 +124,7 @@ class LiveCounter:
         self._in_step = True
         self._depth = _mode_depth()
         if self._wanted or (self._blind and ("hint", hint) not in self._ids):
-            self._begin_whole()
+            self._begin_counted()
 
     def end_step(self, *, failed: bool = False) -> tuple[int, int, str]:
         """The step is over: its count id, its forward calls, and why it is not a steady one."""
@@ -145,6 +135,8 @@ class LiveCounter:
         if counted:
             self._cut()
             self._stop_counter()
+        elif self._outside is not None:
+            self._learn_outside(self._outside, failed)
         graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
@@ -186,31 +178,67 @@ class LiveCounter:
 
     # --- the step in progress -------------------------------------------------------------------
 
-    def _begin_whole(self) -> None:
-        if not self._why_eager and something_is_compiled(self._model):
+    def _begin_counted(self) -> None:
+        if self._look_outside:
+            self._begin_outside()
+            return
+        if not self._why_eager and self._is_compiled():
             if self._model is not None and not self._blind:
                 return  # a shadow is made as soon as a forward call shows its inputs
             self._why_eager = (
-                "something is compiled, and Meter was given no model"
+                "compiled code runs in it, and Meter was given no model"
                 if self._model is None
                 else "the model was compiled after Meter was given it, which hides its inputs "
                 "(give Meter the compiled model)"
             )
         self._start_counter(first=WHOLE)
 
+    def _is_compiled(self) -> bool:
+        return self._meets_compiled or (self._model is not None and is_compiled(self._model))
+
     def _start_counter(self, first: int) -> None:
         self._excluded = COUNTING
         self._first = first
         self._pieces = [FlopCount()] * (first - WHOLE)
         self._carry = FlopCount()
-        counter = FlopCounter()
-        counter.__enter__()
-        self._counter = counter
+        with contextlib.ExitStack() as stack:
+            self._entries = None if self._why_eager else stack.enter_context(CompiledEntries())
+            beside = self._entries is not None and self._entries.available and CAN_WATCH
+            # Compiled code that the step meets all the same runs as ever; then the count is void.
+            self._counter = stack.enter_context(FlopCounter(where=_always if beside else None))
+            self._stack = stack.pop_all()
 
     def _stop_counter(self) -> None:
-        counter, self._counter = self._counter, None
-        if counter is not None:
-            counter.__exit__(None, None, None)
+        self._counter = None
+        self._stack.close()
+
+    def _begin_outside(self) -> None:
+        watch = self._watch
+        assert watch is not None  # a shadow was made of its model
+        self._excluded = COUNTING
+        self._look_outside = self._wanted = False
+        self._end_inside = watch.keep_inside()
+        outside = FlopCounter(where=lambda: not watch.inside and _graph_task() == -1)
+        outside.__enter__()
+        self._outside = outside
+
+    def _stop_outside(self) -> None:
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            outside.__exit__(None, None, None)
+            self._end_inside()
+
+    def _learn_outside(self, outside: FlopCounter, failed: bool) -> None:
+        self._stop_outside()
+        if failed:
+            self._look_outside = self._wanted = True
+            return
+        self._looked_outside = True
+        if self._micro.learn_outside(outside.take(), self._index):
+            for count_id, calls in self._made_of.items():
+                count = self._micro.compose(calls)
+                if count is not None:
+                    self._on_count(CountEntry(id=count_id, count=count))
 
     def _cut(self) -> None:
         assert self._counter is not None
@@ -247,11 +275,11 @@ class LiveCounter:
     def _meet(self, call: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called with inputs that no count is known for."""
         assert self._model is not None
-        if not self._why_eager and something_is_compiled(self._model):
+        if not self._why_eager and self._is_compiled():
             self._excluded = COUNTING
             try:
                 self._micro.add(call, shadow_count(self._model, args, kwargs))
-                self._wanted = False
+                self._wanted = self._look_outside = not self._looked_outside and CAN_WATCH
                 return
             except ShadowError as error:
                 self._why_eager = str(error)
@@ -269,16 +297,22 @@ class LiveCounter:
 
     def _settle(self, key: Hashable, counted: bool) -> int:
         """A step made of a new combination: its count, or the reason why it has none."""
+        if counted and self._entries is not None and self._entries.count:
+            self._meets_compiled = True
+            counted = False
         count = self._learn() if counted else None
         if count is None:
             count = self._micro.compose(self._calls)
-        self._wanted = count is None
+        self._wanted = count is None or self._look_outside
         if count is None:
             return self._publish(key, None, self._why_unknown())
         if not count.hardware:
             reason = "no contraction was seen in the step: did its work run in another thread?"
             return self._publish(key, None, reason)
-        return self._publish(key, count)
+        count_id = self._publish(key, count)
+        if self._calls and not self._blind:
+            self._made_of[count_id] = tuple(self._calls)
+        return count_id
 
     def _learn(self) -> FlopCount | None:
         pieces, self._pieces = self._pieces, []
@@ -287,6 +321,8 @@ class LiveCounter:
         return FlopCount.sum(pieces) if self._first == WHOLE else None
 
     def _why_unknown(self) -> str:
+        if self._meets_compiled and not self._why_eager:
+            return "compiled code ran in the step; it is counted on the next one"
         if not self._calls:
             self._blind = True
             return "the model given to Meter was not called; the next step is counted as a whole"
@@ -305,3 +341,11 @@ class LiveCounter:
     def _which_train(self) -> Hashable:
         alive = (reference() for reference in self._parameters)
         return tuple(p.requires_grad for p in alive if p is not None)
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing() -> None:
+    """There is nothing to end."""

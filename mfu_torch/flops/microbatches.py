@@ -84,6 +84,21 @@ class MicroBatches:
             if call not in self.known:
                 self.add(call, count)
 
+    def learn_outside(self, count: FlopCount, step: int) -> bool:
+        """What ran outside of a compiled model whose shadow was counted, if anything did.
+
+        Of work with gradients only the forward is known: inside the engine, what belongs to the
+        model cannot be told from what does not.
+        """
+        self._before, self._optimizer = count.split("optimizer")
+        if count.forward:
+            note = (
+                f"step {step} ran contractions outside of the compiled model, in the loss say: "
+                "their forward is in the count, their backward (about twice as much) is not"
+            )
+            self._before += FlopCount(notes=(note,))
+        return bool(count.hardware or count.uncounted)
+
     def compose(self, calls: Sequence[int]) -> FlopCount | None:
         """The count of a step made of these forward calls, if all of them are known."""
         known = [self.known[call] for call in calls if call in self.known]

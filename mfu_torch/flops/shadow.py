@@ -113,17 +113,11 @@ def _count_copy(
         starts = _backward_starts(output) if torch.is_grad_enabled() else []
         if starts:
             torch.autograd.backward([start.sum() for start in starts])
-    notes = ["work outside the model (in the loss function, in a second model) is not in the count"]
-    if len(starts) > 1:
-        notes.append(f"the backward was counted from all {len(starts)} differentiable outputs")
     count = counter.take("counted on a shadow of the model (fake tensors)")
-    return FlopCount(
-        terms=count.terms,
-        uncounted=count.uncounted,
-        elementwise=count.elementwise,
-        notes=count.notes + tuple(notes),
-        method=count.method,
-    )
+    if len(starts) < 2:
+        return count
+    note = f"the backward was counted from all {len(starts)} differentiable outputs of the model"
+    return count + FlopCount(notes=(note,))
 
 
 def _forget_hooks_of_ours(module: nn.Module, memo: dict[int, Any]) -> None:

@@ -191,8 +191,9 @@ def test_with_no_model_and_something_compiled_one_step_runs_eagerly(tmp_path: Pa
     with Meter(peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
         train(model, called, meter)
     counts, _ = run_of(sink)
-    assert counts[-1].count.model == 5 * UNIT
-    assert "ran eagerly" in counts[-1].count.method
+    assert [entry.count.model if entry.count else None for entry in counts] == [None, 5 * UNIT]
+    assert counts[0].id == counts[1].id  # what the first step had is known after the second
+    assert "step 1, which ran eagerly" in counts[-1].count.method
     assert backend.runs == 3
 
 
@@ -201,10 +202,11 @@ def test_steps_in_which_something_is_compiled_are_not_steady(tmp_path: Path) -> 
     model.mask = torch.ones(16)  # building it in the first step would make the second recompile
     called = torch.compile(model, backend="eager", dynamic=False)
     with Meter(called, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
-        train(model, called, meter, steps=2, rows=8)
+        train(model, called, meter, steps=3, rows=8)
         train(model, called, meter, steps=2, rows=4)
     _, excluded = run_of(sink)
-    assert [bool(reason) for reason in excluded] == [True, False, True, False]
+    # The shadow is made on the first step; on the second, what runs beside the model is looked at.
+    assert [bool(reason) for reason in excluded] == [True, True, False, True, False]
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -250,3 +252,96 @@ def test_work_in_another_thread_is_reported_as_unknown_not_as_zero(tmp_path: Pat
         thread.join()
     counts, _ = run_of(sink)
     assert counts[0].count is None and "thread" in counts[0].unknown
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_work_beside_a_compiled_model_is_looked_at_once(in_place: bool, tmp_path: Path) -> None:
+    model, teacher, sink = fresh(), nn.Linear(16, 16), ListSink()
+    optimizer = torch.optim.Muon([model.first.weight, model.second.weight])
+    called: Any = model
+    if in_place:
+        model.compile(backend="eager")
+    else:
+        called = torch.compile(model, backend="eager")
+    with Meter(called, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        for _ in range(3):
+            with meter.step():
+                with torch.no_grad():
+                    teacher(torch.ones(8, 16))
+                features = called(torch.ones(8, 16))
+                (features @ features.T).sum().backward()  # a contrastive loss: 8 x 16 x 8
+                optimizer.step()
+                optimizer.zero_grad()
+    counts, excluded = run_of(sink)
+    first, last = counts[0].count, counts[-1].count
+    assert [entry.id for entry in counts] == [0, 0]  # the second replaces the first
+    assert (first.forward, first.backward, first.forward_no_grad) == (2 * UNIT, 3 * UNIT, 0)
+    assert last.forward_no_grad == UNIT
+    assert last.forward == 2 * UNIT + 2 * 8 * 16 * 8
+    assert last.backward == 3 * UNIT
+    assert last.optimizer > 0  # Newton-Schulz iterations
+    assert "outside of the compiled model" in last.notes[0]
+    assert [bool(reason) for reason in excluded] == [True, True, False]
+
+
+def test_with_the_real_compiler_training_is_bit_equal_and_nothing_recompiles(
+    tmp_path: Path,
+) -> None:
+    from torch._dynamo.utils import counters
+
+    results, graphs = [], []
+    for metered in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        model = fresh()
+        called = torch.compile(model)
+        if metered:
+            with Meter(called, peak=1e12, sinks=[], log_dir=tmp_path) as meter:
+                results.append(train(model, called, meter))
+        else:
+            results.append(train(model, called, None))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert_bit_equal(*results)
+    assert graphs[0] == graphs[1] > 0
+
+
+def test_something_compiled_elsewhere_does_not_keep_an_eager_model_from_being_counted_as_it_trains(
+    tmp_path: Path,
+) -> None:
+    torch.compile(nn.Linear(4, 4), backend="eager")(torch.ones(1, 4))
+    model, sink = fresh(), ListSink()
+    with Meter(model, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+        train(model, model, meter)
+    counts, _ = run_of(sink)
+    assert [entry.count.model for entry in counts] == [5 * UNIT]
+    assert "as it trained" in counts[0].count.method
+
+
+def test_an_eager_model_with_a_compiled_function_is_bit_equal_and_counted_by_its_shadow(
+    tmp_path: Path,
+) -> None:
+    class Calling(nn.Module):
+        def __init__(self, inner: Net, fn: Any) -> None:
+            super().__init__()
+            self.inner, self.fn = inner, fn
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fn(self.inner(x))
+
+    results, runs, sink = [], [], ListSink()
+    for metered in (False, True):
+        torch._dynamo.reset()
+        backend = Backend()
+        model = Calling(fresh(), torch.compile(torch.tanh, backend=backend))
+        if metered:
+            with Meter(model, peak=1e12, sinks=[sink], log_dir=tmp_path) as meter:
+                results.append(train(model, model, meter))
+        else:
+            results.append(train(model, model, None))
+        runs.append((backend.graphs, backend.runs))
+    assert_bit_equal(*results)
+    assert runs[0] == runs[1]
+    counts, _ = run_of(sink)
+    assert counts[0].count is None and counts[-1].id == counts[0].id
+    assert counts[-1].count.model == 5 * UNIT
+    assert "shadow" in counts[-1].count.method
