@@ -20,40 +20,28 @@ import contextlib
 import logging
 import numbers
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL, Ledger, OpenStep, PauseTime
+from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.flops.signature import signature
-from mfu_torch.peak.resolve import check_given, resolve_peak
-from mfu_torch.records import (
-    Attention,
-    CountEntry,
-    Device,
-    End,
-    FlopCount,
-    Pause,
-    Peak,
-    PeakEntry,
-    Run,
-    Step,
-    Window,
-)
-from mfu_torch.run.recorder import Recorder
+from mfu_torch.peak.resolve import Given, check_given
+from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
-from mfu_torch.session import Place, given_count, open_recorder, place_of
+from mfu_torch.session import given_count, open_recorder, place_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Given = float | str | Peak | Mapping[str, float | str | Peak]
 
 
 class Meter:
@@ -115,7 +103,7 @@ class Meter:
         self._clock_arg = clock
         self._sync = sync
         self._group = group
-        self._context = _StepContext(self)
+        self._context = StepContext(self._begin, self._end)
         self._started = self._running = self._closed = self._down = False
         self._open: OpenStep | None = None  # the step that we are in
         self._last: OpenStep | None = None  # the step that time still goes to
@@ -125,8 +113,6 @@ class Meter:
         self._samples: int | None = None
         self._batch: Hashable = None
         self._next_index = 0
-        self._resolved: list[OpenStep] = []
-        self._due = log_every  # the step at whose start a window can be complete
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -152,14 +138,11 @@ class Meter:
             raise RuntimeError("this meter's run is over; make a new Meter for another run")
         if self._started:
             return
-        self._started = True
         place = place_of(self._model, self._device, self._group)
-        self._place: Place = place
         self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
         self._ledger = Ledger(self._clock)
         self._ledger.begin(PauseTime("init", 0))
-        self._recorder: Recorder
-        self._recorder, self._run_path = open_recorder(
+        recorder, run_path = open_recorder(
             place,
             log_dir=self._log_dir,
             log_every=self._log_every,
@@ -167,10 +150,13 @@ class Meter:
             clock=self._clock.description,
             sinks=self._sinks,
         )
-        self._peaks: dict[str, PeakEntry] = {}
-        self._live = LiveCounter(self._model, self._on_count, self._stand_down, self._flops)
+        self._recorder = recorder
+        self._books = Bookkeeper(
+            place, recorder, run_path, log_every=self._log_every, given_peak=self._given_peak
+        )
+        self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
         self._live.attach()
-        self._running = True
+        self._started = self._running = True
         atexit.register(self.close)
 
     def close(self, reason: str = "completed") -> None:
@@ -185,10 +171,7 @@ class Meter:
             self._close_ledger()
         except Exception as error:  # the device may be in a failed state; the file must be whole
             self._recorder.warn("the last steps could not be timed: %s", _first_line(error))
-        self._put_window()
-        notes = tuple(self._recorder.notes)
-        self._recorder.put(End(wall_s=self._ledger.wall_s, reason=reason, notes=notes))
-        self._recorder.close()
+        self._books.close(self._ledger.wall_s, reason)
 
     def _close_ledger(self) -> None:
         if self._open is not None:
@@ -201,7 +184,7 @@ class Meter:
             # No step follows: the time since the last one was left belongs to no step.
             finish.duration_s += self._last.tail_s
             self._last.tail_s = 0.0
-        self._take(done)
+        self._books.take(done)
 
     @property
     def run(self) -> Run:
@@ -213,20 +196,8 @@ class Meter:
         if not self._started:
             raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
         if self._running and not self._down:
-            self._take(self._ledger.poll())
-        self._recorder.flush()
-        run = self._recorder.read_back(self._run_path)
-        if not self._resolved:
-            return run
-        return Run(
-            header=run.header,
-            peaks=run.peaks,
-            counts=run.counts,
-            windows=(*run.windows, self._window()),
-            pauses=run.pauses,
-            end=run.end,
-            notes=run.notes,
-        )
+            self._books.take(self._ledger.poll())
+        return self._books.run()
 
     def summary(self) -> str:
         """The report of the run so far, as ``mfu-torch report`` prints it."""
@@ -237,11 +208,12 @@ class Meter:
     @property
     def log_dir(self) -> Path | None:
         """The folder of the run file; ``None`` when the run is not kept on disk."""
-        return self._run_path.parent if self._started and self._run_path is not None else None
+        run_path = self._books.run_path if self._started else None
+        return run_path.parent if run_path is not None else None
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def step(self, *, tokens: int | None = None, samples: int | None = None) -> _StepContext:
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> StepContext:
         """A context manager around one optimizer update, all its micro-batches included.
 
         Args:
@@ -268,8 +240,8 @@ class Meter:
             step = OpenStep(index, tokens, samples)
             self._ledger.begin(step, "", self._last)
             self._open = self._last = step
-            if index >= self._due:  # a window is complete as soon as the device is so far
-                self._take(self._ledger.poll())
+            if index >= self._books.due and self._books.take(self._ledger.poll()):
+                self._live.revalidate()
             self._live.begin_step(index, (tokens, samples, self._batch))
         except Exception as error:
             self._stand_down(error)
@@ -365,54 +337,18 @@ class Meter:
 
     def data(self, loader: Iterable[T]) -> DataWait[T]:
         """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
-        return DataWait(loader, self)
+        return DataWait(loader, self._host_clock, self._waited)
+
+    def _host_clock(self) -> Callable[[], float]:
+        if not self._started:
+            self.start()
+        return self._clock.host_s
 
     def _waited(self, wait_s: float, batch: object) -> None:
         if self._last is not None:
             self._last.data_wait_s += wait_s
         if self._model is None:
             self._batch = signature((batch,), {}, ints=False)
-
-    # --- records --------------------------------------------------------------------------------
-
-    def _on_count(self, entry: CountEntry) -> None:
-        for dtype in entry.count.by_dtype if entry.count else ():
-            if dtype not in self._peaks:
-                peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
-                self._peaks[dtype] = peak
-                self._recorder.put(peak)
-        self._recorder.put(entry)
-
-    def _take(self, done: list[OpenStep | PauseTime]) -> None:
-        for part in done:
-            if type(part) is PauseTime:
-                self._put_pause(part.name, part.after_step, part.duration_s)
-                continue
-            assert type(part) is OpenStep
-            if part.failed:
-                spent_s = part.inside_s + part.tail_s
-                self._put_pause("interrupted step", part.index, spent_s)
-                continue
-            self._resolved.append(part)
-            if len(self._resolved) == self._log_every:
-                self._due = part.index + 1 + self._log_every
-                self._put_window()
-                self._live.revalidate()
-
-    def _put_pause(self, name: str, after_step: int, duration_s: float) -> None:
-        self._recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
-
-    def _put_window(self) -> None:
-        if self._resolved:
-            self._recorder.put(self._window())
-            self._resolved = []
-
-    def _window(self) -> Window:
-        return Window(
-            steps=tuple(map(_as_record, self._resolved)),
-            wall_s=self._resolved[-1].wall_s,
-            memory_bytes=self._place.peak_memory_bytes(),
-        )
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (
@@ -440,57 +376,6 @@ class Meter:
             exc_info=error,
         )
         self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
-
-
-class _StepContext:
-    """What ``Meter.step`` returns: one object for all steps, so that a step allocates nothing."""
-
-    __slots__ = ("_meter",)
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._meter._begin()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._meter._end(kind is not None)
-
-
-class DataWait(Generic[T]):
-    """A loader whose waiting time is measured; iterate over it as over the loader."""
-
-    def __init__(self, loader: Iterable[T], meter: Meter) -> None:
-        self._loader = loader
-        self._meter = meter
-
-    def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[T]:
-        meter = self._meter
-        if not meter._started:
-            meter.start()
-        host_s = meter._clock.host_s
-        asked_s = host_s()
-        for batch in self._loader:
-            meter._waited(host_s() - asked_s, batch)
-            yield batch
-            asked_s = host_s()
-
-
-def _as_record(step: OpenStep) -> Step:
-    return Step(
-        index=step.index,
-        duration_s=step.inside_s + step.tail_s,
-        data_wait_s=step.data_wait_s,
-        count_id=step.count_id,
-        micro_batches=step.micro_batches,
-        tokens=step.tokens,
-        samples=step.samples,
-        excluded=step.excluded,
-        phases=step.phases or {},
-    )
 
 
 def _check_model(model: object) -> None:

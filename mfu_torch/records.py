@@ -403,6 +403,10 @@ class Run(Record, frozen=True, kw_only=True):
             if not self.windows or pause.after_step > begun
         )
 
+    def with_window(self, window: Window) -> Run:
+        """The run with one more window."""
+        return msgspec.structs.replace(self, windows=(*self.windows, window))
+
     @classmethod
     def from_entries(cls, entries: list[Entry], notes: tuple[str, ...] = ()) -> Run:
         """Build a run from its lines.

@@ -31,8 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A sink like those in run, in the one file that may import TensorBoard.
     "integrations.tensorboard": DATA,
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
-    "session": {*TERMS, "integrations.tensorboard"},
-    "meter": {*TERMS, "session", "insight"},  # Meter.summary() is the report
+    "session": {*TERMS, "integrations.tensorboard", "__init__"},
+    "bookkeeping": {*TERMS, "session"},
+    "contexts": set(),
+    # Meter.summary() is the report
+    "meter": {*TERMS, "session", "bookkeeping", "contexts", "insight"},
     "integrations": {*TERMS, "insight", "meter", "integrations.tensorboard"},
     "cli": {*TERMS, "insight", "meter", "__init__"},
     "__main__": {"cli"},

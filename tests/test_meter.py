@@ -16,7 +16,7 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from mfu_torch import Meter, read_run
+from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.figures import Figures
 from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
 
@@ -328,6 +328,26 @@ def test_a_step_that_is_too_fast_for_the_peak_is_printed_as_measured(tmp_path: P
     loop.step(0.125)
     loop.step(0.125)
     assert loop.figures()[0].mfu == 2.0
+
+
+def test_a_measured_peak_that_the_run_exceeded_is_forgotten_and_said_to_be_too_low(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peak = Peak(flops_per_s=PEAK, dtype="fp32", source="a benchmark", provenance="measured")
+    forgotten = []
+    monkeypatch.setattr(
+        bookkeeping, "resolve_peak", lambda *_, **__: PeakEntry(dtype="fp32", peak=peak)
+    )
+    monkeypatch.setattr(bookkeeping, "forget_measured", lambda _, dtype: forgotten.append(dtype))
+    for duration_s, expected in ((0.5, []), (0.125, ["fp32"])):  # MFU 0.5, then 2.0
+        loop = Loop(tmp_path, peak=None)
+        for _ in range(2):
+            loop.step(duration_s)
+        loop.meter.close()
+        assert forgotten == expected
+        notes = loop.sink.of(End)[0].notes
+        assert [note for note in notes if "too low" in note] == list(notes)
+        assert len(notes) == len(expected)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ class Recorder:
         self._steps_by_count: Counter[int] = Counter()
         self._dropped = 0
         self.notes: list[str] = []
+        self.best_hfu = 0.0
         self._queue: queue.SimpleQueue[Entry | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="mfu_torch recorder", daemon=True)
         self._thread.start()
@@ -120,7 +121,7 @@ class Recorder:
                 continue
             self._emit(record)
             if isinstance(record, Window):
-                self._emit_figures(record)
+                self._guarded_figures(record)
         for sink in list(self._sinks):
             self._guarded(sink, sink.close)
 
@@ -137,6 +138,13 @@ class Recorder:
         for sink in list(self._sinks):
             self._guarded(sink, lambda sink=sink: sink.write(record))
 
+    def _guarded_figures(self, window: Window) -> None:
+        # A mistake of ours in reading a window must not end the thread, and the run file with it.
+        try:
+            self._emit_figures(window)
+        except Exception as error:
+            self.warn_once(f"no figures for a window: {type(error).__name__}: {error}")
+
     def _emit_figures(self, window: Window) -> None:
         attention = self._header.attention
         self._steps_by_count.update(step.count_id for step in window.steps)
@@ -149,6 +157,7 @@ class Recorder:
             end_to_end=end_to_end(ideal_s, window.wall_s),
             memory_bytes=window.memory_bytes,
         )
+        self.best_hfu = max(self.best_hfu, record.hfu or 0.0)
         for sink in list(self._sinks):
             self._guarded(sink, lambda sink=sink: sink.write(record))
 

@@ -1,0 +1,128 @@
+"""From counts and resolved times to the records of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mfu_torch.clock.ledger import OpenStep, PauseTime
+from mfu_torch.peak.benchmark import forget_measured
+from mfu_torch.peak.resolve import Given, resolve_peak
+from mfu_torch.records import CountEntry, End, Pause, PeakEntry, Run, Step, Window
+from mfu_torch.run.recorder import Recorder
+from mfu_torch.session import Place
+
+
+class Bookkeeper:
+    """Turns what the live counter and the ledger deliver into records, and hands them on.
+
+    Args:
+        place: Where the run computes.
+        recorder: Takes the records.
+        run_path: The run file, if there is one.
+        log_every: Steps per window.
+        given_peak: As given to the meter.
+
+    Attributes:
+        due: Index of the step at whose start the next window can be complete.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        recorder: Recorder,
+        run_path: Path | None,
+        *,
+        log_every: int,
+        given_peak: Given | None,
+    ) -> None:
+        self.recorder = recorder
+        self.run_path = run_path
+        self.due = log_every
+        self._place = place
+        self._log_every = log_every
+        self._given_peak = given_peak
+        self._peaks: dict[str, PeakEntry] = {}
+        self._resolved: list[OpenStep] = []
+
+    def count(self, entry: CountEntry) -> None:
+        """Record a count, and before it the peaks that it needs."""
+        for dtype in entry.count.by_dtype if entry.count else ():
+            if dtype not in self._peaks:
+                peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
+                self._peaks[dtype] = peak
+                self.recorder.put(peak)
+        self.recorder.put(entry)
+
+    def take(self, parts: list[OpenStep | PauseTime]) -> bool:
+        """Record parts of the run whose time is known; whether that completed a window."""
+        completed = False
+        for part in parts:
+            if type(part) is PauseTime:
+                self._pause(part.name, part.after_step, part.duration_s)
+                continue
+            assert type(part) is OpenStep  # the ledger delivers nothing else
+            if part.failed:
+                self._pause("interrupted step", part.index, part.inside_s + part.tail_s)
+                continue
+            self._resolved.append(part)
+            if len(self._resolved) == self._log_every:
+                self.due = part.index + 1 + self._log_every
+                self._put_window()
+                completed = True
+        return completed
+
+    def close(self, wall_s: float, reason: str) -> None:
+        """Record what is left and that the run is over."""
+        self._put_window()
+        self._forget_low_peaks()
+        self.recorder.put(End(wall_s=wall_s, reason=reason, notes=tuple(self.recorder.notes)))
+        self.recorder.close()
+
+    def run(self) -> Run:
+        """The run as recorded, with the steps of the window that is not complete yet."""
+        self.recorder.flush()
+        run = self.recorder.read_back(self.run_path)
+        return run.with_window(self._window()) if self._resolved else run
+
+    def _pause(self, name: str, after_step: int, duration_s: float) -> None:
+        self.recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
+
+    def _put_window(self) -> None:
+        if self._resolved:
+            self.recorder.put(self._window())
+            self._resolved = []
+
+    def _window(self) -> Window:
+        return Window(
+            steps=tuple(map(_as_record, self._resolved)),
+            wall_s=self._resolved[-1].wall_s,
+            memory_bytes=self._place.peak_memory_bytes(),
+        )
+
+    def _forget_low_peaks(self) -> None:
+        """A measured peak that the run itself exceeded was measured too low: do not keep it."""
+        self.recorder.flush()
+        if self.recorder.best_hfu <= 1:
+            return
+        for entry in self._peaks.values():
+            if entry.peak is not None and entry.peak.provenance == "measured":
+                forget_measured(self._place.described, entry.dtype)
+                self.recorder.warn_once(
+                    f"the measured {entry.dtype} peak is too low: this run exceeded it. It was "
+                    "measured while other work kept the machine busy, or at a lower clock; the "
+                    "next run measures it again"
+                )
+
+
+def _as_record(step: OpenStep) -> Step:
+    return Step(
+        index=step.index,
+        duration_s=step.inside_s + step.tail_s,
+        data_wait_s=step.data_wait_s,
+        count_id=step.count_id,
+        micro_batches=step.micro_batches,
+        tokens=step.tokens,
+        samples=step.samples,
+        excluded=step.excluded,
+        phases=step.phases or {},
+    )
