@@ -348,7 +348,7 @@ class Meter:
         if self._last is not None:
             self._last.data_wait_s += wait_s
         if self._model is None:
-            self._batch = signature((batch,), {}, ints=False)
+            self._batch = signature((batch,), {}, False)
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (

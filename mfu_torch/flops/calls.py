@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 OnCall = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+
+_IMPL = "_compiled_call_impl"
+_COMPILED = "_mfu_torch_compiled"
+_is_compiling = torch.compiler.is_compiling
 
 
 class CallWatch:
     """Calls ``on_call(model, args, kwargs)`` before every forward of a model.
 
+    A module keeps its compiled call, if it has one, in an attribute that ``module(...)`` looks at
+    first. The watch stands there: that costs a fifth of a forward hook, sees the inputs of a module
+    that was compiled in place (whose hooks are compiled, too), and is left out by itself when the
+    module is copied or pickled. The wrapper that ``torch.compile`` returns passes attributes on to
+    what it wraps, so there a hook has to do.
+
     Args:
         model: The module as it is called: the compiled or wrapped one.
-        on_call: Must be nothing where Dynamo traces it (a module that was compiled by
-            ``torch.compile`` after :meth:`attach` has its hooks compiled, too).
+        on_call: Not called where Dynamo traces the model (it was compiled after :meth:`attach`).
 
     Attributes:
-        inside: Whether a forward is running; kept only after :meth:`keep_inside`.
+        inside: Whether a forward is running.
     """
 
     def __init__(self, model: nn.Module, on_call: OnCall) -> None:
@@ -27,60 +37,67 @@ class CallWatch:
         self._model = model
         self._on_call = on_call
         self._hooks: list[Any] = []
-        self._compiled_call: Any = None  # the model's own, where it was compiled in place
+        self._call: Callable[..., Any] | None = None
 
     def attach(self) -> None:
         """Start watching."""
-        compiled: Any = getattr(self._model, "_compiled_call_impl", None)
-        if compiled is None:
-            hook = self._model.register_forward_pre_hook(self._on_call, with_kwargs=True)
-            self._hooks.append(hook)
+        if "_orig_mod" in self._model._modules:
+            self._hooks = [
+                self._model.register_forward_pre_hook(self._enter, with_kwargs=True),
+                self._model.register_forward_hook(self._leave, always_call=True),
+            ]
             return
-        # Of a module that was compiled in place even the hooks are compiled: to see its inputs, the
-        # compiled call is wrapped for as long as the watch is attached.
-        self._compiled_call = compiled
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.inside = True
-            try:
-                self._on_call(self._model, args, kwargs)
-                return compiled(*args, **kwargs)
-            finally:
-                self.inside = False
-
-        self._model._compiled_call_impl = call
-
-    def keep_inside(self) -> Callable[[], None]:
-        """Keep :attr:`inside` up to date; returns what ends that."""
-        if self._compiled_call is not None:
-            return _nothing
-        hooks = [
-            self._model.register_forward_pre_hook(self._enter, prepend=True),
-            self._model.register_forward_hook(self._leave, always_call=True),
-        ]
-
-        def end() -> None:
-            for hook in hooks:
-                hook.remove()
-            self.inside = False
-
-        return end
+        self._call = self._watched_call(getattr(self._model, _IMPL, None))
+        setattr(self._model, _IMPL, self._call)
 
     def detach(self) -> None:
         """Leave the model as it was."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks.clear()
-        if self._compiled_call is not None:
-            self._model._compiled_call_impl = self._compiled_call
-            self._compiled_call = None
+        self._hooks = []
+        self._on_call = _nothing
+        # Somebody may have compiled the module in place, or watch it too, since; then ours stays
+        # below theirs, and does nothing.
+        if self._call is not None and self._model.__dict__.get(_IMPL) is self._call:
+            compiled = getattr(self._call, _COMPILED)
+            if compiled is None:
+                delattr(self._model, _IMPL)
+            else:
+                setattr(self._model, _IMPL, compiled)
+        self._call = None
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _watched_call(self, compiled: Callable[..., Any] | None) -> Callable[..., Any]:
+        model = self._model
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            run = compiled or model._call_impl
+            if _is_compiling():
+                return run(*args, **kwargs)
+            self.inside = True
+            try:
+                self._on_call(model, args, kwargs)
+                return run(*args, **kwargs)
+            finally:
+                self.inside = False
+
+        setattr(call, _COMPILED, compiled)
+        return call
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.inside = True
+        self._on_call(module, args, kwargs)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.inside = False
 
 
-def _nothing() -> None:
-    """There is nothing to end."""
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """The call that ``module.compile()`` made, whether it is watched or not."""
+    call: Any = getattr(module, _IMPL, None)
+    while hasattr(call, _COMPILED):
+        call = getattr(call, _COMPILED)
+    return call  # type: ignore[no-any-return]
+
+
+def _nothing(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """In place of what was called before the watch was detached."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from mfu_torch.flops.calls import compiled_call
+
 _ENTRY = "_callback_from_stance"
 
 
@@ -20,8 +22,7 @@ def is_compiled(model: nn.Module) -> bool:
     if eval_frame is None:  # as long as nobody has imported Dynamo, nothing is compiled
         return False
     return any(
-        isinstance(module, eval_frame.OptimizedModule)
-        or getattr(module, "_compiled_call_impl", None) is not None
+        isinstance(module, eval_frame.OptimizedModule) or compiled_call(module) is not None
         for module in model.modules()
     )
 
@@ -29,7 +30,8 @@ def is_compiled(model: nn.Module) -> bool:
 def compiled_graphs() -> int:
     """How many graphs Dynamo has compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+    # get: a Counter answers for a missing key in Python, slowly, and this is on the step path.
+    return 0 if utils is None else utils.counters["stats"].get("unique_graphs", 0)
 
 
 def _eval_frame() -> ModuleType | None:

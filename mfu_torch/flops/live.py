@@ -38,7 +38,6 @@ NEVER = -1
 _mode_depth = torch._C._len_torch_dispatch_stack
 _graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
-_is_compiling = torch.compiler.is_compiling
 
 
 class LiveCounter:
@@ -93,7 +92,6 @@ class LiveCounter:
         # Beside a shadow: what runs outside of the compiled model is looked at on one step.
         self._look_outside = self._looked_outside = False
         self._outside: FlopCounter | None = None
-        self._end_inside: Callable[[], None] = _nothing
         self._depth = 0
 
     def attach(self) -> None:
@@ -217,7 +215,6 @@ class LiveCounter:
         assert watch is not None  # a shadow was made of its model
         self._excluded = COUNTING
         self._look_outside = self._wanted = False
-        self._end_inside = watch.keep_inside()
         outside = FlopCounter(where=lambda: not watch.inside and _graph_task() == -1)
         outside.__enter__()
         self._outside = outside
@@ -226,7 +223,6 @@ class LiveCounter:
         outside, self._outside = self._outside, None
         if outside is not None:
             outside.__exit__(None, None, None)
-            self._end_inside()
 
     def _learn_outside(self, outside: FlopCounter, failed: bool) -> None:
         self._stop_outside()
@@ -251,16 +247,13 @@ class LiveCounter:
         return f"counted on step {self._index} as it trained"
 
     def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Where Dynamo traces the hook (the module was compiled after the meter was made) it must
-        # come to nothing: no graph break, no guard.
-        if _is_compiling() or not self._in_step:
-            return
-        if _graph_task() != -1:  # a checkpoint recomputes the whole model
+        # A checkpoint that recomputes the whole model calls it inside the engine.
+        if not self._in_step or _graph_task() != -1:
             return
         try:
             micro = self._micro
-            inputs = signature(args, kwargs, micro.ints_matter)
-            described = (inputs, module.training, _is_grad_enabled())
+            training = module.training
+            described = signature(args, kwargs, micro.ints_matter, training, _is_grad_enabled())
             call = micro.numbers.get(described, NEVER)
             if call == NEVER:
                 call = micro.number(described)
@@ -345,7 +338,3 @@ class LiveCounter:
 
 def _always() -> bool:
     return True
-
-
-def _nothing() -> None:
-    """There is nothing to end."""

@@ -26,7 +26,7 @@ from mfu_torch.flops.counter import FlopCounter
 from mfu_torch.records import FlopCount, MFUError
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed")
-_OWN_HOOKS = ("torch.nn.", "mfu_torch.")
+_HARMLESS = ("torch.nn.",)
 
 
 class ShadowError(MFUError):
@@ -82,7 +82,7 @@ def _refuse_what_reaches_out(real: nn.Module, root: nn.Module) -> None:
         for table in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks"):
             for hook in getattr(module, table, {}).values():
                 owner = _owner_module(hook)
-                if owner.startswith(_SHARDED) or not owner.startswith(_OWN_HOOKS):
+                if owner.startswith(_SHARDED) or not owner.startswith(_HARMLESS):
                     raise ShadowError(
                         f"{where} has a hook from {owner}, which would be called with fake tensors"
                     )
@@ -103,7 +103,6 @@ def _count_copy(
         memo[id(tensor)] = fake_mode.from_tensor(tensor, static_shapes=True)
     with _FakeCopy(fake_mode), torch.no_grad():
         for module in real.modules():
-            _forget_hooks_of_ours(module, memo)
             inner = module.__dict__.get("_modules", {}).get("_orig_mod")
             if inner is not None:  # a block compiled on its own: copy what it wraps
                 memo[id(module)] = copy.deepcopy(inner, memo)
@@ -118,17 +117,6 @@ def _count_copy(
         return count
     note = f"the backward was counted from all {len(starts)} differentiable outputs of the model"
     return count + FlopCount(notes=(note,))
-
-
-def _forget_hooks_of_ours(module: nn.Module, memo: dict[int, Any]) -> None:
-    # Our hook is a bound method: copying it would copy the whole meter. On the copy it is inert.
-    for hook in module._forward_pre_hooks.values():
-        if _owner_module(hook).startswith("mfu_torch."):
-            memo[id(hook)] = _no_hook
-
-
-def _no_hook(*_: object) -> None:
-    """Stands on the copy where our own hook stands on the model."""
 
 
 class _FakeCopy(TorchFunctionMode):

@@ -11,7 +11,9 @@ _PLAIN = (bool, str, type(None))
 _Tensor = torch.Tensor
 
 
-def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], ints: bool = True) -> Hashable:
+def signature(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], ints: bool, *state: Hashable
+) -> Hashable:
     """A key that is equal for inputs of equal shape.
 
     Args:
@@ -19,8 +21,9 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], ints: bool = Tru
         kwargs: Keyword inputs.
         ints: Whether integers count by value. They can steer a model ("keep the last n logits") or
             merely number the step, and only counting tells which.
+        *state: What else the FLOPs depend on; part of the key.
     """
-    parts: list[Hashable] = []
+    parts: list[Hashable] = [*state]
     for value in args:
         if type(value) is _Tensor:  # spelled out, because it is on the step path
             parts += (value.shape, value.dtype)

@@ -214,7 +214,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     engine = torch.autograd.graph._engine_run_backward
     with Meter(model, peak=1e12, sinks=[], log_dir=tmp_path) as meter:
         train(model, model, meter)
-    assert not model._forward_pre_hooks
+    assert not model._forward_pre_hooks and not model._forward_hooks
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch.autograd.graph._engine_run_backward is engine
     assert set(vars(model)) == set(vars(fresh()))
