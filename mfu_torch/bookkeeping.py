@@ -119,7 +119,7 @@ def _as_record(step: OpenStep) -> Step:
         index=step.index,
         duration_s=step.inside_s + step.tail_s,
         data_wait_s=step.data_wait_s,
-        count_id=step.count_id,
+        count_ids=step.count_ids,
         micro_batches=step.micro_batches,
         tokens=step.tokens,
         samples=step.samples,

@@ -122,7 +122,7 @@ def ideal_model_s(
     """Summed ideal time of the model FLOPs of steps, or the reason why it is not known.
 
     Args:
-        steps: Number of steps by count id.
+        steps: How often they had each count, by count id.
         counts: By count id.
         peaks: By dtype.
         attention: The convention.
@@ -302,12 +302,12 @@ def _put(known: dict[str, Any], absent: dict[str, str], name: str, value: float 
 
 
 def by_count(steps: Sequence[Step]) -> Counter[int]:
-    """Number of steps by count id."""
-    return Counter(step.count_id for step in steps)
+    """How often the steps had each count, by count id."""
+    return Counter(count_id for step in steps for count_id in step.count_ids)
 
 
 def _counts_of(steps: Mapping[int, int], counts: Counts) -> list[tuple[FlopCount, int]] | str:
-    """Each distinct count with the number of steps that had it, or why one is not known."""
+    """Each distinct count with how often the steps had it, or why one is not known."""
     pairs = []
     for count_id, times in steps.items():
         entry = counts.get(count_id)

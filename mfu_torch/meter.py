@@ -267,7 +267,7 @@ class Meter:
         try:
             step.failed = failed
             self._ledger.begin(step, TAIL)
-            step.count_id, step.micro_batches, excluded = self._live.end_step(failed=failed)
+            step.count_ids, step.micro_batches, excluded = self._live.end_step(failed=failed)
             step.excluded = excluded if step.index else excluded or "first step"
         except Exception as error:
             self._stand_down(error)

@@ -302,7 +302,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         index: 0 for the first step of the run.
         duration_s: Seconds on the run's clock (the GPU's own timeline on CUDA).
         data_wait_s: Host seconds spent waiting for data within it.
-        count_id: The :class:`CountEntry` that holds its FLOPs.
+        count_ids: The :class:`CountEntry` records whose sum it had: one for each forward call of
+            the model with its backward, and one for what ran beside them; or one for all.
         micro_batches: Forward calls of the model seen in it; 0 where they cannot be seen.
         tokens, samples: As given to ``Meter.step``.
         excluded: Why it is left out of steady-state figures; empty if it is not.
@@ -312,7 +313,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     index: int
     duration_s: float
     data_wait_s: float
-    count_id: int
+    count_ids: tuple[int, ...]
     micro_batches: int = 0
     tokens: int | None = None
     samples: int | None = None

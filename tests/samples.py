@@ -76,7 +76,7 @@ def step(index: int, duration_s: float, **changes: Any) -> Step:
         "index": index,
         "duration_s": duration_s,
         "data_wait_s": 0.02 * duration_s,
-        "count_id": 0,
+        "count_ids": (0,),
         "tokens": 1000,
         "samples": 2,
     }

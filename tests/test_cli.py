@@ -87,7 +87,7 @@ def test_report_as_json_has_the_same_figures(
     ]
     assert said["peaks"]["bf16"]["peak"]["flops_per_s"] == 100e12
     (counted,) = said["counts"]
-    assert (counted["steps"], counted["model"], counted["hardware"]) == (
+    assert (counted["times"], counted["model"], counted["hardware"]) == (
         5,
         30_000_000_000_000,
         40_500_000_000_000,

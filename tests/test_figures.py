@@ -65,7 +65,7 @@ def test_the_causal_convention_moves_mfu_hfu_and_the_flop_rate() -> None:
 
 def test_steps_of_different_shapes_use_their_own_counts() -> None:
     counts = {0: count(), 1: CountEntry(id=1, count=FlopCount(terms=(term("given", T, T),)))}
-    now = figures([step(0, 1.0), step(1, 1.0, count_id=1)], counts, PEAKS, "full")
+    now = figures([step(0, 1.0), step(1, 1.0, count_ids=(1,))], counts, PEAKS, "full")
     assert now.mfu == pytest.approx(0.155)  # (0.30 + 0.01) / 2
 
 

@@ -33,7 +33,7 @@ class OpenStep:
     wall_s: float  # set when the step is closed
 
     __slots__ = (
-        "count_id",
+        "count_ids",
         "data_wait_s",
         "excluded",
         "failed",
@@ -52,7 +52,7 @@ class OpenStep:
         self.tokens = tokens
         self.samples = samples
         self.inside_s = self.tail_s = self.data_wait_s = 0.0
-        self.count_id = -1
+        self.count_ids: tuple[int, ...] = ()
         self.micro_batches = 0
         self.excluded = ""
         self.failed = False

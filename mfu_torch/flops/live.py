@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 
 COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
-NEVER = -1
-"""Count id of a step that failed: it has no count."""
+NEW = -1
 
 # Bound once: they are called on the step path.
 _mode_depth = torch._C._len_torch_dispatch_stack
@@ -68,11 +67,11 @@ class LiveCounter:
         self._watch: CallWatch | None = None
         self._graphs = 0
         # What is known.
-        self._micro = MicroBatches()
-        self._ids: dict[Hashable, int] = {}  # what a step was made of -> count id
-        self._made_of: dict[int, tuple[int, ...]] = {}  # count id -> forward calls
-        self._pending: dict[Hashable, int] = {}  # likewise, published as unknown so far
-        self._published = 0
+        self._micro = MicroBatches(self._publish)
+        self._whole: dict[Hashable, tuple[int, ...]] = {}  # steps that are not sums of their calls
+        # What a step was made of -> its id, unknown so far, and its forward calls.
+        self._pending: dict[Hashable, tuple[int, tuple[int, ...]]] = {}
+        self._counts: list[FlopCount | None] = []  # by id
         self._blind = model is None  # no forward call is seen: the hint stands for the shapes
         self._wanted = True  # the next step is to be counted from its start
         self._why_eager = ""
@@ -97,7 +96,7 @@ class LiveCounter:
     def attach(self) -> None:
         """Start watching the model's forward calls."""
         if self._given is not None:
-            self._publish(None, self._given)
+            self._publish(self._given)
         elif self._model is not None:
             self._watch = CallWatch(self._model, self._on_forward)
             self._watch.attach()
@@ -121,14 +120,14 @@ class LiveCounter:
             return
         self._in_step = True
         self._depth = _mode_depth()
-        if self._wanted or (self._blind and ("hint", hint) not in self._ids):
+        if self._wanted or (self._blind and hint not in self._whole):
             self._begin_counted()
 
-    def end_step(self, *, failed: bool = False) -> tuple[int, int, str]:
-        """The step is over: its count id, its forward calls, and why it is not a steady one."""
+    def end_step(self, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
+        """The step is over: its count ids, its forward calls, and why it is not a steady one."""
         self._in_step = False
         if self._given is not None:
-            return 0, 0, ""
+            return (0,), 0, ""
         counted = self._counter is not None
         if counted:
             self._cut()
@@ -141,18 +140,18 @@ class LiveCounter:
             self._excluded = self._excluded or COMPILING
         calls = self._calls
         if failed:
-            return NEVER, len(calls), self._excluded
-        if counted and not calls:
-            self._blind = True
-        key: Hashable
+            return (), len(calls), self._excluded
+        ids = None if counted else self._look_up(calls, self._hint)
+        if ids is None:
+            ids = self._settle(counted)
+        return ids, len(calls), self._excluded
+
+    def _look_up(self, calls: Sequence[int], hint: Hashable) -> tuple[int, ...] | None:
         if self._blind or not calls:
-            key = ("hint", self._hint)
-        else:
-            key = calls[0] if len(calls) == 1 else tuple(calls)
-        count_id = self._ids.get(key, NEVER)
-        if count_id == NEVER:
-            count_id = self._settle(key, counted)
-        return count_id, len(calls), self._excluded
+            return self._whole.get(hint)
+        if self._micro.separable:
+            return self._micro.compose(calls)
+        return self._whole.get(tuple(calls))
 
     def pause(self) -> None:
         """Work from here on does not belong to the step that it interrupts."""
@@ -170,7 +169,7 @@ class LiveCounter:
         """Between windows: forget every count if parameters were frozen or unfrozen."""
         if self._given is None and self._which_train() != self._trainable:
             self._trainable = self._which_train()
-            self._ids.clear()
+            self._whole.clear()
             self._micro.forget()
             self._wanted = True
 
@@ -210,6 +209,12 @@ class LiveCounter:
         self._counter = None
         self._stack.close()
 
+    def _expect_outside(self) -> None:
+        self._wanted = self._look_outside = not self._looked_outside and CAN_WATCH
+        if self._look_outside and not self._micro.beside:
+            reason = "what runs beside the compiled model is looked at on the step after the first"
+            self._micro.beside = (self._publish_unknown(reason),)
+
     def _begin_outside(self) -> None:
         watch = self._watch
         assert watch is not None  # a shadow was made of its model
@@ -230,11 +235,16 @@ class LiveCounter:
             self._look_outside = self._wanted = True
             return
         self._looked_outside = True
-        if self._micro.learn_outside(outside.take(), self._index):
-            for count_id, calls in self._made_of.items():
-                count = self._micro.compose(calls)
-                if count is not None:
-                    self._on_count(CountEntry(id=count_id, count=count))
+        count = outside.take(f"counted on step {self._index}, beside the compiled model")
+        if count.forward:
+            # Inside the engine, what belongs to the model cannot be told from what does not.
+            note = (
+                f"step {self._index} ran contractions outside of the compiled model, in the loss "
+                "say: their forward is in the count, their backward (about twice as much) is not"
+            )
+            count = count + FlopCount(notes=(note,))
+        self._publish(count, *self._micro.beside)
+        self._resolve_pending()
 
     def _cut(self) -> None:
         assert self._counter is not None
@@ -254,12 +264,12 @@ class LiveCounter:
             micro = self._micro
             training = module.training
             described = signature(args, kwargs, micro.ints_matter, training, _is_grad_enabled())
-            call = micro.numbers.get(described, NEVER)
-            if call == NEVER:
+            call = micro.numbers.get(described, NEW)
+            if call == NEW:
                 call = micro.number(described)
             if self._counter is not None:
                 self._cut()
-            elif call not in micro.known and micro.separable:
+            elif call not in micro.ids and micro.separable:
                 self._meet(call, args, kwargs)
             self._calls.append(call)
         except Exception as error:  # ours, inside the user's forward: it must not get there
@@ -272,7 +282,7 @@ class LiveCounter:
             self._excluded = COUNTING
             try:
                 self._micro.add(call, shadow_count(self._model, args, kwargs))
-                self._wanted = self._look_outside = not self._looked_outside and CAN_WATCH
+                self._expect_outside()
                 return
             except ShadowError as error:
                 self._why_eager = str(error)
@@ -288,30 +298,42 @@ class LiveCounter:
 
     # --- from what was counted to what is known --------------------------------------------------
 
-    def _settle(self, key: Hashable, counted: bool) -> int:
-        """A step made of a new combination: its count, or the reason why it has none."""
+    def _settle(self, counted: bool) -> tuple[int, ...]:
+        """A step made of a new combination: its count ids, unknown with a reason if need be."""
+        if counted and not self._calls:
+            self._blind = True
+        made_of: Hashable = self._hint if self._blind or not self._calls else tuple(self._calls)
         if counted and self._entries is not None and self._entries.count:
             self._meets_compiled = True
             counted = False
-        count = self._learn() if counted else None
-        if count is None:
-            count = self._micro.compose(self._calls)
-        self._wanted = count is None or self._look_outside
-        if count is None:
-            return self._publish(key, None, self._why_unknown())
-        if not count.hardware:
-            reason = "no contraction was seen in the step: did its work run in another thread?"
-            return self._publish(key, None, reason)
-        count_id = self._publish(key, count)
-        if self._calls and not self._blind:
-            self._made_of[count_id] = tuple(self._calls)
-        return count_id
+        ids = self._learn(made_of) if counted else None
+        if ids is None:
+            ids = self._look_up(self._calls, self._hint)
+        self._wanted = ids is None or self._look_outside
+        if ids is not None:
+            self._resolve_pending()
+            return ids
+        if made_of not in self._pending:
+            count_id = self._publish_unknown(self._why_unknown())
+            self._pending[made_of] = (count_id, tuple(self._calls))
+        return (self._pending[made_of][0],)
 
-    def _learn(self) -> FlopCount | None:
+    def _learn(self, made_of: Hashable) -> tuple[int, ...] | None:
         pieces, self._pieces = self._pieces, []
-        if self._calls and not self._blind:
-            self._micro.learn(self._calls, pieces, self._first)
-        return FlopCount.sum(pieces) if self._first == WHOLE else None
+        separable = bool(self._calls) and not self._blind
+        if separable and self._micro.learn(self._calls, pieces, self._first):
+            return None  # it is looked up
+        if self._first != WHOLE:
+            return None
+        count = FlopCount.sum(pieces)
+        if count.hardware:
+            count_id = self._publish(count)
+        else:
+            count_id = self._publish_unknown(
+                "no contraction was seen in the step: did its work run in another thread?"
+            )
+        self._whole[made_of] = (count_id,)
+        return self._whole[made_of]
 
     def _why_unknown(self) -> str:
         if self._meets_compiled and not self._why_eager:
@@ -321,15 +343,29 @@ class LiveCounter:
             return "the model given to Meter was not called; the next step is counted as a whole"
         return "an input shape came up in the middle of a step; the next step is counted"
 
-    def _publish(self, key: Hashable, count: FlopCount | None, unknown: str = "") -> int:
-        count_id = self._pending.pop(key, self._published)
-        self._published = max(self._published, count_id + 1)
-        if count is None:
-            self._pending[key] = count_id
-        else:
-            self._ids[key] = count_id
-        self._on_count(CountEntry(id=count_id, count=count, unknown=unknown))
+    def _publish(self, count: FlopCount, count_id: int | None = None) -> int:
+        """Announce a count; with an id, one that was unknown so far."""
+        if count_id is None:
+            count_id = len(self._counts)
+            self._counts.append(count)
+        self._counts[count_id] = count
+        self._on_count(CountEntry(id=count_id, count=count))
         return count_id
+
+    def _publish_unknown(self, reason: str) -> int:
+        count_id = len(self._counts)
+        self._counts.append(None)
+        self._on_count(CountEntry(id=count_id, unknown=reason))
+        return count_id
+
+    def _resolve_pending(self) -> None:
+        """Steps whose count was unknown have had what steps of their kind have now."""
+        for made_of, (count_id, calls) in list(self._pending.items()):
+            ids = self._look_up(calls, made_of)
+            counts = [count for i in ids or () if (count := self._counts[i]) is not None]
+            if ids is not None and len(counts) == len(ids):
+                del self._pending[made_of]
+                self._publish(FlopCount.sum(counts), count_id)
 
     def _which_train(self) -> Hashable:
         alive = (reference() for reference in self._parameters)

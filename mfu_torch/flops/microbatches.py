@@ -1,6 +1,6 @@
 """A step as the sum of its micro-batches, each remembered by the shape of its inputs.
 
-    before | forward 1 ... backward 1 | forward 2 ... backward 2 ... optimizer
+    beside | forward 1 ... backward 1 | forward 2 ... backward 2 ... optimizer
            ^                          ^
            the model is called        the model is called again
 
@@ -10,7 +10,7 @@ combination of lengths.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
@@ -24,25 +24,31 @@ INTS_LIMIT = 16
 
 
 class MicroBatches:
-    """Counts of single forward calls with their backward, by the inputs of the call.
+    """Count ids of single forward calls with their backward, by the inputs of the call.
+
+    Args:
+        publish: Announces a count and returns its id.
 
     Attributes:
         numbers: Number of a call by the description of its inputs; calls are compared every step,
             and numbers compare fastest.
-        known: Count by number of the call.
+        ids: Count id by number of the call.
+        beside: Ids of what a step has beside its forward calls: work before the first of them, and
+            contractions in the optimizer. Usually empty.
         separable: Whether the work between two forward calls belongs to the first of them. False
             once all forwards were seen to run before all backwards.
         ints_matter: Whether inputs are told apart by the value of their integers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, publish: Callable[[FlopCount], int]) -> None:
         self.numbers: dict[Hashable, int] = {}
-        self.known: dict[int, FlopCount] = {}
+        self.ids: dict[int, int] = {}
+        self.beside: tuple[int, ...] = ()
         self.separable = True
         self.ints_matter = True
+        self._publish = publish
+        self._counts: dict[int, FlopCount] = {}
         self._next = 0
-        self._before = FlopCount()
-        self._optimizer = FlopCount()
 
     def number(self, described: Hashable) -> int:
         """A number for a call whose inputs are new."""
@@ -52,65 +58,58 @@ class MicroBatches:
 
     def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""
-        self.known[call] = count
-        if self.ints_matter and len(self.known) % INTS_LIMIT == 0:
+        self.ids[call] = self._publish(count)
+        self._counts[call] = count
+        if self.ints_matter and len(self.ids) % INTS_LIMIT == 0:
             self._drop_idle_ints()
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
-        self.known.clear()
+        self.ids.clear()
+        self._counts.clear()
 
-    def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount], first: int) -> None:
+    def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount], first: int) -> bool:
         """Take apart a step that was counted from the forward call at position ``first`` on.
 
         Args:
             calls: The step's forward calls.
             pieces: The count before the first call, then from each call to the next.
             first: :data:`WHOLE` when the work before the first call was counted too.
+
+        Returns:
+            Whether the pieces can be told apart, and are known now.
         """
         *most, last = pieces[1:]
         rest, optimizer = last.split("optimizer")
         micro = [*most, rest]
-        if first == WHOLE:
-            first = 0
-            self._before, self._optimizer = pieces[0], optimizer
-        trained = {bool(count.backward) for count in micro[first:]}
-        trained |= {bool(self.known[call].backward) for call in calls[:first]}
+        start = max(first, 0)
+        trained = {bool(count.backward) for count in micro[start:]}
+        trained |= {bool(self._counts[call].backward) for call in calls[:start]}
         if len(trained) > 1:
             self.separable = False
-            self.known.clear()
-            return
-        for call, count in zip(calls[first:], micro[first:], strict=True):
-            if call not in self.known:
+            self.forget()
+            return False
+        for call, count in zip(calls[start:], micro[start:], strict=True):
+            if call not in self.ids:
                 self.add(call, count)
+        beside = pieces[0] + optimizer
+        if first == WHOLE:
+            self.beside = (self._publish(beside),) if beside.hardware or beside.uncounted else ()
+        return True
 
-    def learn_outside(self, count: FlopCount, step: int) -> bool:
-        """What ran outside of a compiled model whose shadow was counted, if anything did.
-
-        Of work with gradients only the forward is known: inside the engine, what belongs to the
-        model cannot be told from what does not.
-        """
-        self._before, self._optimizer = count.split("optimizer")
-        if count.forward:
-            note = (
-                f"step {step} ran contractions outside of the compiled model, in the loss say: "
-                "their forward is in the count, their backward (about twice as much) is not"
-            )
-            self._before += FlopCount(notes=(note,))
-        return bool(count.hardware or count.uncounted)
-
-    def compose(self, calls: Sequence[int]) -> FlopCount | None:
-        """The count of a step made of these forward calls, if all of them are known."""
-        known = [self.known[call] for call in calls if call in self.known]
-        if not known or len(known) < len(calls):
+    def compose(self, calls: Sequence[int]) -> tuple[int, ...] | None:
+        """The count ids of a step made of these forward calls, if all of them are known."""
+        ids = self.ids
+        try:
+            return (*[ids[call] for call in calls], *self.beside) if calls else None
+        except KeyError:
             return None
-        return FlopCount.sum([self._before, *known, self._optimizer])
 
     def _drop_idle_ints(self) -> None:
         # An integer may steer the model ("keep the last n logits") or merely number the step. Many
         # values with one and the same count show that it is idle.
         groups = {without_ints(inputs): number for inputs, number in self.numbers.items()}
-        hardware = {count.hardware for count in self.known.values()}
+        hardware = {count.hardware for count in self._counts.values()}
         if len(groups) == 1 and len(hardware) == 1:
             self.ints_matter = False
             self.numbers = groups

@@ -147,21 +147,21 @@ def _decimals(wall_s: float) -> int:
 
 
 def _flops_block(run: Run) -> Iterator[str]:
-    uses = Counter(step.count_id for step in run.steps)
+    uses = Counter(tuple(sorted(step.count_ids)) for step in run.steps)
     if not uses:
         return
     total = sum(uses.values())
-    count_id, times = uses.most_common(1)[0]
+    count_ids, times = uses.most_common(1)[0]
     others = len(uses) - 1
     of = f"{times} of {_number(total, 'step')}"
     if others:
         of += f"; the others have {_number(others, 'other count')}"
-    count = _known(run.counts.get(count_id))
-    if count is None:
+    counts = [count for i in count_ids if (count := _known(run.counts.get(i))) is not None]
+    if len(counts) < len(count_ids):
         yield f"FLOPs per step: not known ({of})"
     else:
         yield f"FLOPs per step ({of})"
-        yield from _count_lines(count)
+        yield from _count_lines(FlopCount.sum(counts))
     known = [c for entry in run.counts.values() if (c := _known(entry)) is not None]
     if known:
         yield from _uncounted_lines(known)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-from mfu_torch.figures import run_figures, wall_shares
+from mfu_torch.figures import by_count, run_figures, wall_shares
 from mfu_torch.insight.report import status
 from mfu_torch.records import CountEntry, Run
 
@@ -16,12 +15,13 @@ def summary(run: Run) -> dict[str, Any]:
     ``figures`` are over the steady steps, ``wall`` sums to ``wall_s``, and what is not known is
     ``None``, with the reason in ``figures.absent`` or ``unknown``.
     """
-    uses = Counter(step.count_id for step in run.steps)
+    steps = list(run.steps)
+    uses = by_count(steps)
     return {
         "status": status(run),
         "started": run.header.started,
         "wall_s": run.wall_s,
-        "steps": sum(uses.values()),
+        "steps": len(steps),
         "device": run.header.device,
         "rank": run.header.rank,
         "world_size": run.header.world_size,
@@ -35,13 +35,13 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _count(entry: CountEntry, steps: int) -> dict[str, Any]:
+def _count(entry: CountEntry, times: int) -> dict[str, Any]:
     count = entry.count
     if count is None:
-        return {"id": entry.id, "steps": steps, "unknown": entry.unknown}
+        return {"id": entry.id, "times": times, "unknown": entry.unknown}
     return {
         "id": entry.id,
-        "steps": steps,
+        "times": times,
         "model": count.model,
         "model_causal": count.model_causal,
         "hardware": count.hardware,

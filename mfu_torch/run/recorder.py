@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from mfu_torch.figures import end_to_end, figures, ideal_model_s
+from mfu_torch.figures import by_count, end_to_end, figures, ideal_model_s
 from mfu_torch.records import (
     CountEntry,
     End,
@@ -147,7 +147,7 @@ class Recorder:
 
     def _emit_figures(self, window: Window) -> None:
         attention = self._header.attention
-        self._steps_by_count.update(step.count_id for step in window.steps)
+        self._steps_by_count.update(by_count(window.steps))
         ideal_s = ideal_model_s(self._steps_by_count, self._counts, self._peaks, attention)
         record = figures(
             window.steps,

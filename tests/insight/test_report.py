@@ -136,7 +136,7 @@ def test_parts_that_are_longer_than_the_wall_time_are_not_hidden() -> None:
 def test_the_most_frequent_count_is_shown_with_the_number_of_others() -> None:
     terms = (term("given", 6 * T, 6 * T),)
     given = CountEntry(id=1, count=FlopCount(terms=terms, method="given by the user"))
-    steps = tuple(step(i, 1.0, count_id=0 if i == 0 else i % 2 + 1) for i in range(6))
+    steps = tuple(step(i, 1.0, count_ids=(0 if i == 0 else i % 2 + 1,)) for i in range(6))
     third = CountEntry(id=2, count=flop_count())
     # ids 0, 2, 1, 2, 1, 2: id 2 on 3 of 6 steps
     made = run(windows=(Window(steps=steps, wall_s=6.0),), counts={0: count(), 1: given, 2: third})
