@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ OnCall = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 _IMPL = "_compiled_call_impl"
 _COMPILED = "_mfu_torch_compiled"
 _is_compiling = torch.compiler.is_compiling
+_thread = threading.get_ident
 
 
 class CallWatch:
@@ -30,10 +33,12 @@ class CallWatch:
 
     Attributes:
         inside: Whether a forward is running.
+        thread: The thread whose calls are watched.
     """
 
     def __init__(self, model: nn.Module, on_call: OnCall) -> None:
         self.inside = False
+        self.thread = _thread()
         self._model = model
         self._on_call = on_call
         self._hooks: list[Any] = []
@@ -73,6 +78,11 @@ class CallWatch:
             run = compiled or model._call_impl
             if _is_compiling():
                 return run(*args, **kwargs)
+            if _thread() != self.thread:
+                # DataParallel runs replicas, which share the attributes of the module: this is
+                # then called for a module that is not ours. Its caller knows which.
+                replica = sys._getframe(1).f_locals.get("self", model)
+                return (compiled or replica._call_impl)(*args, **kwargs)
             self.inside = True
             try:
                 self._on_call(model, args, kwargs)

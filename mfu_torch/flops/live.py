@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -121,6 +122,8 @@ class LiveCounter:
         self._in_step = True
         self._depth = _mode_depth()
         if self._wanted or (self._blind and hint not in self._whole):
+            if self._watch is not None:
+                self._watch.thread = threading.get_ident()
             self._begin_counted()
 
     def end_step(self, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
