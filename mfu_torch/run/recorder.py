@@ -77,7 +77,7 @@ class Recorder:
     def warn(self, message: str, *args: object) -> None:
         """Log a warning and keep it for the report."""
         logger.warning(message, *args)
-        self.notes.append(message % args)
+        self.notes.append(message % args if args else message)
 
     def warn_once(self, message: str) -> None:
         """Like :meth:`warn`, unless it was said before."""

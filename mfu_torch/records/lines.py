@@ -1,0 +1,189 @@
+"""The lines of a run file, and the Run that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from mfu_torch.records.facts import Attention, Device, FlopCount, Peak, Record
+
+SCHEMA_VERSION = 1
+"""Version of the run file. A reader refuses a file with a newer one."""
+
+
+class Header(Record, frozen=True, kw_only=True, tag="header"):
+    """First line of a run file.
+
+    Attributes:
+        schema: :data:`SCHEMA_VERSION` of the writer.
+        started: UTC time, ISO 8601.
+        versions: Of mfu_torch, torch and python.
+        attention: The attention convention that MFU and HFU use.
+        clock: How time was taken, as a phrase.
+        rank, world_size: Of the process that wrote this file. Its figures are of its own device.
+    """
+
+    schema: int
+    started: str
+    versions: dict[str, str]
+    device: Device
+    attention: Attention
+    log_every: int
+    clock: str
+    rank: int = 0
+    world_size: int = 1
+
+
+class PeakEntry(Record, frozen=True, kw_only=True, tag="peak"):
+    """The peak used for one dtype, or the reason why there is none."""
+
+    dtype: str
+    peak: Peak | None = None
+    unknown: str = ""
+
+
+class CountEntry(Record, frozen=True, kw_only=True, tag="count"):
+    """A count that steps refer to by ``id``; or the reason why there is none."""
+
+    id: int
+    count: FlopCount | None = None
+    unknown: str = ""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One optimizer update, from its start to the start of the next, pauses taken out.
+
+    Attributes:
+        index: 0 for the first step of the run.
+        duration_s: Seconds on the run's clock (the GPU's own timeline on CUDA).
+        data_wait_s: Host seconds spent waiting for data within it.
+        count_ids: The :class:`CountEntry` records whose sum it had: one for each forward call of
+            the model with its backward, and one for what ran beside them; or one for all.
+        micro_batches: Forward calls of the model seen in it; 0 where they cannot be seen.
+        tokens, samples: As given to ``Meter.step``.
+        excluded: Why it is left out of steady-state figures; empty if it is not.
+        phases: Seconds by name, from ``Meter.phase``.
+    """
+
+    index: int
+    duration_s: float
+    data_wait_s: float
+    count_ids: tuple[int, ...]
+    micro_batches: int = 0
+    tokens: int | None = None
+    samples: int | None = None
+    excluded: str = ""
+    phases: dict[str, float] = {}
+
+
+class Window(Record, frozen=True, kw_only=True, tag="window"):
+    """``log_every`` consecutive steps.
+
+    Attributes:
+        steps: In order; never empty.
+        wall_s: Wall seconds from the start of the run to the end of the last of them.
+        memory_bytes: Peak memory allocated on the device so far; ``None`` on the CPU.
+    """
+
+    steps: tuple[Step, ...]
+    wall_s: float
+    memory_bytes: int | None = None
+
+
+class Pause(Record, frozen=True, kw_only=True, tag="pause"):
+    """Wall time that belongs to no step: ``init``, ``eval``, ``checkpoint``, or any name.
+
+    Attributes:
+        after_step: Steps completed or begun before it.
+        duration_s: Seconds on the run's clock.
+    """
+
+    name: str
+    after_step: int
+    duration_s: float
+
+
+class End(Record, frozen=True, kw_only=True, tag="end"):
+    """Last line of a run file that was closed; absent when the process was killed.
+
+    Attributes:
+        reason: ``"completed"``, or the name of the exception that ended the run.
+        notes: Warnings given during the run.
+    """
+
+    wall_s: float
+    reason: str
+    notes: tuple[str, ...] = ()
+
+
+Entry = Header | PeakEntry | CountEntry | Window | Pause | End
+"""One line of a run file."""
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """Everything that one run recorded, in order.
+
+    Attributes:
+        peaks: By dtype.
+        counts: By count id.
+        end: ``None`` while the run goes on, or when its process was killed.
+        notes: What the reader found (a line cut short, say).
+    """
+
+    header: Header
+    peaks: dict[str, PeakEntry] = msgspec.field(default_factory=dict)
+    counts: dict[int, CountEntry] = msgspec.field(default_factory=dict)
+    windows: tuple[Window, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    end: End | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> Iterator[Step]:
+        """All recorded steps, in order."""
+        return (step for window in self.windows for step in window.steps)
+
+    @property
+    def wall_s(self) -> float:
+        """Wall seconds of the run, as far as it is recorded."""
+        if self.end is not None:
+            return self.end.wall_s
+        seen_s, begun = 0.0, 0
+        if self.windows:
+            seen_s, begun = self.windows[-1].wall_s, self.windows[-1].steps[-1].index + 1
+        # A step ends where the next one starts, so the last window holds the pause after its last
+        # step; only pauses after a later step come on top of it.
+        return seen_s + sum(
+            pause.duration_s
+            for pause in self.pauses
+            if not self.windows or pause.after_step > begun
+        )
+
+    def with_window(self, window: Window) -> Run:
+        """The run with one more window."""
+        return msgspec.structs.replace(self, windows=(*self.windows, window))
+
+    @classmethod
+    def from_entries(cls, entries: list[Entry], notes: tuple[str, ...] = ()) -> Run:
+        """Build a run from its lines.
+
+        Raises:
+            ValueError: If the first entry is not a header.
+        """
+        if not entries or not isinstance(entries[0], Header):
+            raise ValueError("a run starts with its header line; this one has none")
+        end = [e for e in entries if isinstance(e, End)]
+        return cls(
+            header=entries[0],
+            peaks={e.dtype: e for e in entries if isinstance(e, PeakEntry)},
+            counts={e.id: e for e in entries if isinstance(e, CountEntry)},
+            windows=tuple(e for e in entries if isinstance(e, Window)),
+            pauses=tuple(e for e in entries if isinstance(e, Pause)),
+            end=end[-1] if end else None,
+            notes=notes,
+        )
+
+
+Peaks = Mapping[str, PeakEntry]
+Counts = Mapping[int, CountEntry]
