@@ -1,4 +1,4 @@
-"""Memory of a long run: the resident size after 20,000 steps and after 100,000 of the same run."""
+"""Memory of a long run: what Python holds after 20,000 steps and after 100,000 of the same run."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def main() -> None:
     for name, values in medians.items():
         value = statistics.median(values)
         print(f"{name:<30} {value * 1e6:>7.2f} us {(value - base) * 1e6:>7.2f} us")
-    print("(one thread; 9 of 10 steps write nothing, so the median is a non-logging step)")
+    print("(one thread; a window has 100 steps, so the median is a step that logs nothing)")
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ def main() -> None:
         vocab_size=256, n_positions=seq, n_layer=layers, n_embd=width, n_head=width // 64,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
-    config.loss_type = "ForCausalLM"
     model = GPT2LMHeadModel(config).to(device)
+    model.loss_type = "ForCausalLM"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=gpu)
     size = sum(parameter.numel() for parameter in model.parameters())
     print(f"GPT-2, {layers} layers, {size / 1e6:.1f} M parameters, on {device.type}")

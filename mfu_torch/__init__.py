@@ -7,7 +7,6 @@ the command line waits for torch.
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,12 +15,13 @@ if TYPE_CHECKING:
     from mfu_torch.meter import Meter
     from mfu_torch.peak.devices import detect_device
     from mfu_torch.peak.table import peak_for
-    from mfu_torch.records import FlopCount, MFUError, Peak, Run, UnknownPeak
+    from mfu_torch.records import Device, FlopCount, MFUError, Peak, Run, UnknownPeak
     from mfu_torch.run.runfile import read_run
 
     __version__: str
 
 __all__ = [
+    "Device",
     "FlopCount",
     "MFUError",
     "Meter",
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Device": "records",
     "FlopCount": "records",
     "MFUError": "records",
     "Meter": "meter",
@@ -49,9 +50,6 @@ _HOME = {
     "read_run": "run.runfile",
     "register_flops": "flops.ops",
 }
-
-# A library leaves it to the program whether its log is shown.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:

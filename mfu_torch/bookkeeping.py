@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mfu_torch.clock.ledger import OpenStep, PauseTime
@@ -21,6 +23,7 @@ class Bookkeeper:
         run_path: The run file, if there is one.
         log_every: Steps per window.
         given_peak: As given to the meter.
+        own_time: A context in which time goes to a pause of that name, not to the step.
 
     Attributes:
         due: Index of the step at whose start the next window can be complete.
@@ -34,6 +37,7 @@ class Bookkeeper:
         *,
         log_every: int,
         given_peak: Given | None,
+        own_time: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self.recorder = recorder
         self.run_path = run_path
@@ -41,6 +45,7 @@ class Bookkeeper:
         self._place = place
         self._log_every = log_every
         self._given_peak = given_peak
+        self._own_time = own_time
         self._peaks: dict[str, PeakEntry] = {}
         self._resolved: list[OpenStep] = []
 
@@ -48,7 +53,8 @@ class Bookkeeper:
         """Record a count, and before it the peaks that it needs."""
         for dtype in entry.count.by_dtype if entry.count else ():
             if dtype not in self._peaks:
-                peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
+                with self._own_time("peak"):
+                    peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
                 self._peaks[dtype] = peak
                 self.recorder.put(peak)
         self.recorder.put(entry)
@@ -85,6 +91,8 @@ class Bookkeeper:
         return run.with_window(self._window()) if self._resolved else run
 
     def _pause(self, name: str, after_step: int, duration_s: float) -> None:
+        if name == "peak" and duration_s < 1e-3:  # a look-up in a table
+            return
         self.recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
 
     def _put_window(self) -> None:

@@ -17,7 +17,7 @@ from mfu_torch.utilization import ideal_time_s, rate_per_s, utilization
 
 ABOVE_PEAK = (
     "above 100 % of the peak; likely causes: the peak of another dtype, a sparse peak, a clock "
-    "above the rated boost, a factor 1000 in the inputs"
+    "above the rated boost or above that of the measurement, a factor 1000 in the inputs"
 )
 """What is said of an MFU or HFU above 1. It is printed as measured, never clamped."""
 
@@ -164,12 +164,12 @@ def figures(
         _put_utilization(known, absent, steady, time_s, counts, peaks, attention)
         for name in ("tokens", "samples"):
             _put(known, absent, f"{name}_per_s", _rate(steady, name, time_s))
+        _put(known, absent, "data_wait_share", _data_wait_share(steady, time_s))
         durations = sorted(step.duration_s for step in steady)
         nearest_rank = (95 * len(durations) + 99) // 100  # ceil(0.95 n), in integers
         known |= {
             "step_s": time_s / len(steady),
             "step_s_p95": durations[nearest_rank - 1],
-            "data_wait_share": utilization(sum(step.data_wait_s for step in steady), time_s),
             "phases": _phase_shares(steady, time_s),
         }
     return Figures(
@@ -264,7 +264,7 @@ def _no_time(steps: Sequence[Step], steady: int) -> str:
         return "no step is recorded"
     if steady:
         return "the steps took no measurable time"
-    return f"no steady step: {steps[-1].excluded}"
+    return f"no steady step yet ({steps[-1].excluded}); the next ones will have figures"
 
 
 def _ideal_s(run: Run, steps: Sequence[Step]) -> float | str:
@@ -350,6 +350,13 @@ def _rate(steady: Sequence[Step], name: str, time_s: float) -> float | str:
     if any(amount is None for amount in amounts):
         return f"{NOT_GIVEN} {name}="
     return rate_per_s(sum(amounts), time_s)
+
+
+def _data_wait_share(steady: Sequence[Step], time_s: float) -> float | str:
+    waits = [step.data_wait_s for step in steady if step.data_wait_s is not None]
+    if len(waits) < len(steady):
+        return "the loop does not iterate over Meter.data(loader)"
+    return utilization(sum(waits), time_s)
 
 
 def _phase_shares(steady: Sequence[Step], time_s: float) -> dict[str, float]:

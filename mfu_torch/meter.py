@@ -108,7 +108,8 @@ class Meter:
         self._open: OpenStep | None = None  # the step that we are in
         self._last: OpenStep | None = None  # the step that time still goes to
         self._label = ""
-        self._in_pause = False
+        self._pause_name = ""  # the pause that we are in
+        self._waits_known = False  # the loop waits for its data through Meter.data
         self._tokens: int | None = None
         self._samples: int | None = None
         self._batch: Hashable = None
@@ -152,7 +153,12 @@ class Meter:
         )
         self._recorder = recorder
         self._books = Bookkeeper(
-            place, recorder, run_path, log_every=self._log_every, given_peak=self._given_peak
+            place,
+            recorder,
+            run_path,
+            log_every=self._log_every,
+            given_peak=self._given_peak,
+            own_time=self._own_time,
         )
         self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
         self._live.attach()
@@ -203,7 +209,7 @@ class Meter:
         """The report of the run so far, as ``mfu-torch report`` prints it."""
         from mfu_torch.insight.report import render_report
 
-        return render_report(self.run)
+        return render_report(self.run).rstrip("\n")
 
     @property
     def log_dir(self) -> Path | None:
@@ -227,7 +233,7 @@ class Meter:
     def _begin(self) -> None:
         if self._down:
             return
-        if self._open is not None or self._in_pause or not self._running:
+        if self._open is not None or self._pause_name or not self._running:
             self._check_begin()
         try:
             tokens, samples = self._tokens, self._samples
@@ -237,7 +243,7 @@ class Meter:
                 samples = self._as_int("samples", samples)
             index = self._next_index
             self._next_index = index + 1
-            step = OpenStep(index, tokens, samples)
+            step = OpenStep(index, tokens, samples, 0.0 if self._waits_known else None)
             self._ledger.begin(step, "", self._last)
             self._open = self._last = step
             if index >= self._books.due and self._books.take(self._ledger.poll()):
@@ -256,7 +262,7 @@ class Meter:
             raise RuntimeError(
                 "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
             )
-        if self._in_pause:
+        if self._pause_name:
             raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
         self.start()
 
@@ -315,20 +321,31 @@ class Meter:
         if self._down or self._closed:
             yield
             return
-        outer_pause = self._in_pause
-        self._in_pause = True
-        self._live.pause()
+        outer, self._pause_name = self._pause_name, name
+        if not outer:
+            self._live.pause()
         self._ledger.begin(PauseTime(name, self._next_index))
         try:
             yield
         finally:
-            self._in_pause = outer_pause
-            if not outer_pause:
+            self._pause_name = outer
+            if not outer:
                 self._live.resume(in_step=self._open is not None)
             self._resume_time()
 
+    @contextlib.contextmanager
+    def _own_time(self, name: str) -> Iterator[None]:
+        """Time that the meter itself takes, wherever that happens."""
+        self._ledger.begin(PauseTime(name, self._next_index))
+        try:
+            yield
+        finally:
+            self._resume_time()
+
     def _resume_time(self) -> None:
-        if self._open is not None:
+        if self._pause_name:
+            self._ledger.begin(PauseTime(self._pause_name, self._next_index))
+        elif self._open is not None:
             self._ledger.begin(self._open, self._label)
         elif self._last is not None:
             self._ledger.begin(self._last, TAIL)
@@ -346,7 +363,8 @@ class Meter:
 
     def _waited(self, wait_s: float, batch: object) -> None:
         if self._last is not None:
-            self._last.data_wait_s += wait_s
+            self._last.data_wait_s = (self._last.data_wait_s or 0.0) + wait_s
+        self._waits_known = True
         if self._model is None:
             self._batch = signature((batch,), {}, False)
 

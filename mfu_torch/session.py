@@ -137,7 +137,7 @@ def open_recorder(
     folder, problems = _folder(log_dir)
     run_file = _run_file(folder, place.rank, problems)
     if sinks is None:
-        sinks = _default_sinks(folder if run_file else None, place.rank, problems)
+        sinks = _default_sinks(_events_folder(run_file), place.rank, problems)
     everything = [run_file, *sinks] if run_file else list(sinks)
     recorder = Recorder(header, everything, keep=run_file is None)
     for problem in problems:
@@ -168,6 +168,14 @@ def _run_file(folder: Path | None, rank: int, problems: list[str]) -> RunFileSin
 
 def _suggestion() -> str:
     return str(Path(tempfile.gettempdir()) / "runs")
+
+
+def _events_folder(run_file: RunFileSink | None) -> Path | None:
+    """Beside the run file; of a later run in the same folder apart, or TensorBoard mixes them."""
+    if run_file is None:
+        return None
+    folder = run_file.path.parent
+    return folder if run_file.path.stem == "run" else folder / run_file.path.stem
 
 
 def _default_sinks(folder: Path | None, rank: int, problems: list[str]) -> list[Sink]:

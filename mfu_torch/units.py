@@ -43,6 +43,8 @@ def _parse(text: str, unit: str, expected: str) -> float:
 
 def scaled(value: float, unit: str, digits: int = 3) -> str:
     """``scaled(9.89e14, "FLOP/s")`` -> ``"989 TFLOP/s"``; with no unit, ``"13.1k"``."""
+    if abs(value) < 1000 and value == int(value):
+        return f"{int(value)}{' ' if unit else ''}{unit}"
     for prefix, size in _STEPS:
         if _round(abs(value), digits) >= size:
             return f"{significant(value / size, digits)}{' ' if unit else ''}{prefix}{unit}"

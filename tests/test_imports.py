@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 import sys
@@ -91,6 +90,7 @@ def test_a_checkout_that_is_not_installed_has_its_version_too(tmp_path: Path) ->
     assert done.stdout.strip() == mfu_torch.__version__
 
 
-def test_the_package_leaves_logging_to_the_program() -> None:
-    handlers = logging.getLogger("mfu_torch").handlers
-    assert [type(handler) for handler in handlers] == [logging.NullHandler]
+def test_a_warning_reaches_a_user_who_has_not_set_up_logging() -> None:
+    code = "import logging, mfu_torch; logging.getLogger('mfu_torch.meter').warning('do this')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == "do this\n"

@@ -79,7 +79,9 @@ class SyncClock(HostClock):
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        self._synchronize = torch.get_device_module(device).synchronize
+        synchronize = torch.get_device_module(device).synchronize
+        # The one MPS device is synchronised without naming it.
+        self._synchronize = synchronize if device.type == "mps" else partial(synchronize, device)
         self.description = f"host clock, {device.type} synchronised at every mark"
 
     def mark(self) -> float:

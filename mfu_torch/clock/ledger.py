@@ -47,11 +47,14 @@ class OpenStep:
         "wall_s",
     )
 
-    def __init__(self, index: int, tokens: int | None, samples: int | None) -> None:
+    def __init__(
+        self, index: int, tokens: int | None, samples: int | None, data_wait_s: float | None
+    ) -> None:
         self.index = index
         self.tokens = tokens
         self.samples = samples
-        self.inside_s = self.tail_s = self.data_wait_s = 0.0
+        self.data_wait_s = data_wait_s
+        self.inside_s = self.tail_s = 0.0
         self.count_ids: tuple[int, ...] = ()
         self.micro_batches = 0
         self.excluded = ""
@@ -83,6 +86,7 @@ class Ledger:
     def __init__(self, clock: Clock) -> None:
         self.wall_s = 0.0
         self._clock = clock
+        self._begun = False  # the device has reached the first mark
         # (mark, owner of what begins there, label, step that this mark closes)
         self._chain: deque[tuple[Any, Owner, str, OpenStep | None]] = deque()
         # Bound once: they are called on the step path.
@@ -95,17 +99,16 @@ class Ledger:
 
     def poll(self, *, wait: bool = False) -> list[OpenStep | PauseTime]:
         """Parts that are complete, in order; ``wait`` for the device only when closing."""
-        chain, clock = self._chain, self._clock
+        chain = self._chain
         done: list[OpenStep | PauseTime] = []
-        while len(chain) > 1:
-            end = chain[1][0]
-            if wait:
-                clock.wait(end)
-            elif not clock.ready(end):
+        # On two streams a later mark can be reached before an earlier one: ask for the first, too.
+        self._begun = self._begun or self._reached(chain[0][0], wait)
+        while self._begun and len(chain) > 1:
+            if not self._reached(chain[1][0], wait):
                 break
             start, owner, label, _ = chain.popleft()
-            spent_s = clock.seconds(start, end)
-            clock.release(start)
+            spent_s = self._clock.seconds(start, chain[0][0])
+            self._clock.release(start)
             self.wall_s += spent_s
             self._book(owner, label, spent_s)
             closes = chain[0][3]
@@ -115,6 +118,12 @@ class Ledger:
                 closes.wall_s = self.wall_s
                 done.append(closes)
         return done
+
+    def _reached(self, mark: Any, wait: bool) -> bool:
+        if wait:
+            self._clock.wait(mark)
+            return True
+        return self._clock.ready(mark)
 
     @staticmethod
     def _book(owner: Owner, label: str, spent_s: float) -> None:

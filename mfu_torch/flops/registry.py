@@ -21,6 +21,8 @@ from mfu_torch.flops.dtypes import Kind, contraction_dtype, first_contraction_dt
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+# As torch and the reports print it: "mylib.myop", "mylib.myop.default".
+_DOTTED = re.compile(r"^([A-Za-z_]\w*)\.(\w+)(?=$|\.)")
 # A schema name ("aten::mm") with an optional overload (".dtype").
 _NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
 
@@ -169,6 +171,7 @@ def _as_op_flops(value: Any) -> OpFlops:
 
 def _key(op: object) -> str:
     if isinstance(op, str):
+        op = _DOTTED.sub(r"\1::\2", op)
         if not _NAME.fullmatch(op):
             raise ValueError(
                 f"register_flops({op!r}, ...): not the name of an op; expected the form "

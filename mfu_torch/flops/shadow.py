@@ -107,7 +107,7 @@ def _count_copy(
             if inner is not None:  # a block compiled on its own: copy what it wraps
                 memo[id(module)] = copy.deepcopy(inner, memo)
         shadow, fake_args, fake_kwargs = copy.deepcopy((real, args, dict(kwargs)), memo)
-    with fake_mode, FlopCounter(fake_mode=fake_mode) as counter:
+    with _no_autocast_cache(), fake_mode, FlopCounter(fake_mode=fake_mode) as counter:
         output = shadow(*fake_args, **fake_kwargs)
         starts = _backward_starts(output) if torch.is_grad_enabled() else []
         if starts:
@@ -157,6 +157,17 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(item)
     elif hasattr(value, "__dataclass_fields__"):
         yield from _tensors_in([getattr(value, name) for name in value.__dataclass_fields__])
+
+
+@contextlib.contextmanager
+def _no_autocast_cache() -> Iterator[None]:
+    # Autocast keeps the weights that it has cast until its outermost context is left: the user's.
+    enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ _PHASES: tuple[tuple[Phase, str], ...] = (
 )
 
 _GIVE_PEAK = 'Meter(..., peak="989 TFLOP/s")'
-_GIVE_FLOPS = "Meter(..., flops=FLOPS_PER_STEP)"
+_GIVE_FLOPS = 'Meter(..., flops={"bf16": MODEL_FLOPS_PER_STEP})'
 _GIVE_WORK = "with meter.step(tokens=n, samples=b):"
 _GIVE_FORMULA = "mfu_torch.register_flops(op, formula)"
 
@@ -76,10 +76,12 @@ def _headline(run: Run, now: Figures) -> Iterator[str]:
     attention = run.header.attention
     other = "causal" if attention == "full" else "full"
     other_mfu = now.mfu_causal if attention == "full" else now.mfu_full
+    convention = f"attention {attention}"
+    if now.mfu_causal != now.mfu_full:  # else there is no attention, or no mask is known
+        convention += f"; {other}: {_share(other_mfu)}"
     yield _field(
         "MFU",
-        f"{_share(now.mfu)} steady-state, {_share(now.end_to_end)} end-to-end"
-        f"   (attention {attention}; {other}: {_share(other_mfu)})",
+        f"{_share(now.mfu)} steady-state, {_share(now.end_to_end)} end-to-end   ({convention})",
     )
     yield _field("HFU", f"{_share(now.hfu)} steady-state")
     if max(now.mfu or 0.0, now.hfu or 0.0, now.end_to_end or 0.0) > 1:
@@ -177,6 +179,8 @@ def _count_lines(count: FlopCount) -> Iterator[str]:
         if flops:
             yield _field(f"  {name}", _share_of(flops, count.hardware), 34)
     causal = f"   (attention causal: {scaled(count.model_causal, 'FLOP')})"
+    if count.model_causal == count.model:
+        causal = ""
     yield _field("  model FLOPs", scaled(count.model, "FLOP") + causal, 34)
     yield _field("  hardware FLOPs", scaled(count.hardware, "FLOP"), 34)
     by_dtype = sorted(count.by_dtype.items(), key=lambda item: -item[1])

@@ -4,8 +4,9 @@ For CPUs no document states a usable figure (the clock under load is not the nom
 the vector units differ by part), so the best rate of a plain matmul stands in for the peak, and
 says so. Nothing of the user's changes: the operands come from a generator of their own, no
 global setting of torch is touched, and a measurement is kept per machine, so that it costs
-``seconds`` once. Other work on the machine makes it too low: it is then repeated, says so, and is
-not kept. This is not the step path: it synchronises with the device.
+``seconds`` once. Other work on the machine makes it too low, a hundred times even: it is then
+repeated, and where no repeat does better, the peak is unknown. This is not the step path: it
+synchronises with the device.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mfu_torch.peak.cache import CacheDir, peaks_path, read_peaks, write_peaks
+from mfu_torch.peak.cpu_time import clocks, limiting_quota, share_since, usable_cpus
 from mfu_torch.peak.table import SUPPLY_PEAK, check_dtype
 from mfu_torch.records import Device, Peak, UnknownPeak
 
@@ -56,13 +58,9 @@ _TRIALS = 3
 may have met a pause of the scheduler."""
 
 _BUSY = 0.85
-"""A CPU measurement that got less than this share of its threads' time was disturbed."""
+"""A CPU measurement that got less than this share of the time it may have was disturbed."""
 
-_ALONE = 0.05
-"""The other threads of the process, when they got less than this share of what the measuring one
-got, had nothing to do: not every dtype has a kernel that uses them all."""
-
-_ROUNDS = 3
+_ROUNDS = 5
 """Measurements to make, at most, until one is not disturbed."""
 
 _REPEAT_S = 0.01
@@ -85,7 +83,7 @@ class _Best(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """Whether the threads got too little of the CPU to show what it can do."""
+        """Whether the threads got too little of the CPU to show what it can do for them."""
         return self.share < _BUSY
 
 
@@ -95,7 +93,7 @@ def measured_peak(
     """The best rate that a matrix multiply reaches on a device of this machine.
 
     The result is kept in ``peaks.json`` and reused for the same device, threads, dtype and torch
-    version. A cache that cannot be read or written is logged once and does without.
+    version (and CPU quota). A cache that cannot be read or written is logged once and does without.
 
     Args:
         device: From :func:`detect_device`.
@@ -105,7 +103,8 @@ def measured_peak(
 
     Raises:
         ValueError: If the dtype has no peak in mfu_torch at all.
-        UnknownPeak: If it cannot be measured on this device; the message says why.
+        UnknownPeak: If it cannot be measured on this device, or other work disturbed it every
+            time; the message says why.
     """
     check_dtype(dtype)
     path = peaks_path(cache_dir)
@@ -115,11 +114,8 @@ def measured_peak(
     cached = read_peaks(path).get(key)
     if cached is not None:
         return cached
-    peak, keep = _measure(device, dtype, reduced, seconds)
-    if keep:
-        write_peaks(
-            path, {**read_peaks(path), key: peak}, otherwise="the next process measures again"
-        )
+    peak = _measure(device, dtype, reduced, seconds)
+    write_peaks(path, {**read_peaks(path), key: peak}, otherwise="the next process measures again")
     return peak
 
 
@@ -166,8 +162,7 @@ def _reduced_fp32(device: Device) -> str:
     return "" if precision in ("none", "ieee") else str(precision)
 
 
-def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> tuple[Peak, bool]:
-    """The peak, and whether nothing disturbed its measurement."""
+def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
     import torch
 
     kind = "cuda" if device.kind == "rocm" else device.kind  # torch's word for both
@@ -176,43 +171,47 @@ def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> tuple[
     try:
         # The user's autocast would run the operands in another dtype.
         with torch.no_grad(), torch.autocast(where.type, enabled=False):
-            best = _undisturbed(shapes, dtype, where, seconds)
+            best = _undisturbed(shapes, dtype, where, usable_cpus(device), seconds)
     # What torch raises where a dtype has no kernel, or the build has no such device, differs by
     # backend and version; AttributeError: no torch._int_mm.
     except (RuntimeError, NotImplementedError, TypeError, AssertionError, AttributeError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise _unknown(device, dtype, f"the matmul failed: {reason}") from error
-    executor = f"{torch.get_num_threads()} threads" if device.kind == "cpu" else device.name
+    if best.disturbed:
+        raise UnknownPeak(_why_disturbed(device, dtype, best.share))
+    executor = device.name
+    if device.kind == "cpu":
+        executor = f"{torch.get_num_threads()} threads"
+        executor += f" with {quota}" if (quota := limiting_quota()) else ""
     size = "x".join(str(extent) for extent in best.shape)
     source = f"{dtype} matmul {size} on {executor}, torch {torch.__version__}, best of "
     source += str(best.repeats)
     if reduced:
         source += f", run as {reduced}"
-    if best.disturbed:
-        source += (
-            f", on {best.share:.0%} of their time (other work on the machine?): perhaps too low"
-        )
-    peak = Peak(
+    return Peak(
         flops_per_s=best.flops_per_s,
         dtype=dtype,
         source=source,
         provenance="measured",
         device=device.name,
     )
-    return peak, not best.disturbed
 
 
 def _undisturbed(
-    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float
+    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
 ) -> _Best:
-    """The first measurement that other work did not disturb, or else the best of some."""
+    """The first measurement that other work did not disturb, or else the least disturbed."""
     tries: list[_Best] = []
-    while len(tries) < _ROUNDS and all(one.disturbed for one in tries):
-        tries.append(_best_of(shapes, dtype, where, seconds))
-    return max(tries) if tries[-1].disturbed else tries[-1]
+    for _ in range(_ROUNDS):
+        tries.append(_best_of(shapes, dtype, where, cpus, seconds))
+        if not tries[-1].disturbed:
+            return tries[-1]
+    return max(tries, key=lambda one: one.share)
 
 
-def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, seconds: float) -> _Best:
+def _best_of(
+    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
+) -> _Best:
     """Try each shape once in half of the time; repeat the fastest in the rest."""
     begin_s = time.perf_counter()
     fastest = trial = None
@@ -223,7 +222,7 @@ def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, second
         if fastest is not None and cost / fastest.flops_per_s > left_s:
             break
         try:
-            trial = _try(shape, dtype, where)
+            trial = _try(shape, dtype, where, cpus)
         except RuntimeError:
             if fastest is None:
                 raise
@@ -231,44 +230,28 @@ def _best_of(shapes: tuple[_Shape, ...], dtype: str, where: torch.device, second
         if fastest is None or trial.flops_per_s > fastest.flops_per_s:
             fastest = trial
     assert fastest is not None and trial is not None  # the first shape is always tried
-    best = _repeat(fastest, where, begin_s + seconds)
+    best = _repeat(fastest, where, cpus, begin_s + seconds)
     # Two things make a rate too low: slow repeats, and a slow last trial, after which no larger
     # shape was tried. Making the operands, on one thread, is neither.
     return best._replace(share=min(best.share, trial.share))
 
 
-def _try(shape: _Shape, dtype: str, where: torch.device) -> _Trial:
+def _try(shape: _Shape, dtype: str, where: torch.device, cpus: float | None) -> _Trial:
     run = _matmul(shape, dtype, where)
     run()  # the first call builds kernels and allocates workspaces
-    begin = _clocks()
+    begin = clocks()
     fastest_s = min(_timed(run, 1, where) for _ in range(_TRIALS))
-    return _Trial(_flops(shape) / fastest_s, shape, run, _share(begin, where))
+    return _Trial(_flops(shape) / fastest_s, shape, run, share_since(begin, cpus))
 
 
-def _repeat(trial: _Trial, where: torch.device, deadline_s: float) -> _Best:
+def _repeat(trial: _Trial, where: torch.device, cpus: float | None, deadline_s: float) -> _Best:
     flops = _flops(trial.shape)
     calls = max(1, int(_REPEAT_S * trial.flops_per_s / flops))
-    best, repeats, begin = 0.0, 0, _clocks()
+    best, repeats, begin = 0.0, 0, clocks()
     while repeats == 0 or time.perf_counter() < deadline_s:
         best = max(best, flops * calls / _timed(trial.run, calls, where))
         repeats += 1
-    return _Best(best, trial.shape, repeats, _share(begin, where))
-
-
-def _clocks() -> tuple[float, float, float]:
-    """Seconds that passed, that the process got of the CPU, and that this thread got of it."""
-    return time.perf_counter(), time.process_time(), time.thread_time()
-
-
-def _share(begin: tuple[float, float, float], where: torch.device) -> float:
-    """Of the time since ``begin``, what the threads of a CPU matmul really got; else 1."""
-    import torch
-
-    if where.type != "cpu":
-        return 1.0
-    wall_s, all_s, own_s = (now - then for now, then in zip(_clocks(), begin, strict=True))
-    threads = torch.get_num_threads() if all_s - own_s > _ALONE * own_s else 1
-    return min(1.0, all_s / (wall_s * threads))
+    return _Best(best, trial.shape, repeats, share_since(begin, cpus))
 
 
 def _flops(shape: _Shape) -> int:
@@ -328,9 +311,20 @@ def _key(device: Device, dtype: str, reduced: str) -> str:
     size = [f"{device.sm_count} units"]
     if device.kind == "cpu":
         size = [f"{device.sm_count} cores", f"{torch.get_num_threads()} threads"]
+        size.append(limiting_quota())
     parts = [device.name, *size, dtype, f"torch {torch.__version__}", reduced]
     return ", ".join(part for part in parts if part)
 
 
 def _unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:
     return UnknownPeak(f"no {dtype} peak for {device.name!r}: {reason}. {SUPPLY_PEAK}")
+
+
+def _why_disturbed(device: Device, dtype: str, share: float) -> str:
+    quota = limiting_quota()
+    allowed = f"the time that {quota} leaves them" if quota else "their time"
+    return (
+        f"no {dtype} peak for {device.name!r}: other work kept the machine busy while it was "
+        f"measured (the threads got at most {100 * share:.0f} % of {allowed}, in {_ROUNDS} tries). "
+        f"Run again when it is idle, or {SUPPLY_PEAK[0].lower()}{SUPPLY_PEAK[1:]}"
+    )

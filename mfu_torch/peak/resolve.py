@@ -91,7 +91,7 @@ def _resolve(device: Device, dtype: str, given: Given, cache_dir: CacheDir) -> P
         return Peak(
             flops_per_s=parse_flops_per_s(one),
             dtype=dtype,
-            source="given by the user",
+            source="Meter(peak=...)",
             provenance="given",
             device=device.name,
         )

@@ -263,13 +263,15 @@ def _row(cells: dict[str, str]) -> Row:
         short_names=_names(cells["short_names"]),
         unit=cells["unit"],
         sm_count=int(cells["sm_count"]) if cells["sm_count"] else None,
-        flops_per_clock_per_sm=_number(cells["flops_per_clk_per_sm"], 1),
-        clock_hz=_number(cells["clock_mhz"], 1e6),
+        flops_per_clock_per_sm=_number(cells["flops_per_clk_per_sm"], 0),
+        clock_hz=_number(cells["clock_mhz"], 6),
         # Capacities are powers of 1024 in all but name, rates are not.
-        memory_bytes=_number(cells["memory_gb"], 2**30),
-        bytes_per_s=_number(cells["mem_bw_gbs"], 1e9),
+        memory_bytes=float(cells["memory_gb"]) * 2**30 if cells["memory_gb"] else None,
+        bytes_per_s=_number(cells["mem_bw_gbs"], 9),
         flops_per_s={
-            dtype: float(cell) * 1e12 for dtype, cell in best.items() if cell not in ("", _ABSENT)
+            dtype: rate
+            for dtype, cell in best.items()
+            if cell != _ABSENT and (rate := _number(cell, 12)) is not None
         },
         absent=tuple(dtype for dtype, cell in best.items() if cell == _ABSENT),
         provenance=provenance,
@@ -283,5 +285,6 @@ def _names(cell: str) -> tuple[str, ...]:
     return tuple(cell.split("|")) if cell else ()
 
 
-def _number(cell: str, unit: float) -> float | None:
-    return float(cell) * unit if cell else None
+def _number(cell: str, exponent: int) -> float | None:
+    # Not a product: 66.9 * 1e12 is 66900000000000.01.
+    return float(f"{cell}e{exponent}") if cell else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
+
+from mfu_torch.units import scaled
 
 Phase = Literal[
     "forward",
@@ -76,8 +78,8 @@ class Peak(Record, frozen=True, kw_only=True):
 
     flops_per_s: float
     dtype: str
-    source: str
-    provenance: Provenance
+    source: str = "whoever made this Peak"
+    provenance: Provenance = "given"
     device: str = ""
 
     def __post_init__(self) -> None:
@@ -205,6 +207,16 @@ class FlopCount(Record, frozen=True, kw_only=True):
             if kind == "hardware" or term.phase in MODEL_PHASES:
                 totals[term.dtype] += term.flops if attention == "full" else term.causal_flops
         return {dtype: flops for dtype, flops in totals.items() if flops}
+
+    def __str__(self) -> str:
+        """On one line: ``model 45.9 GFLOP (forward 15.3 GFLOP, backward 30.6 GFLOP), ...``."""
+        parts = {phase: self._phase(phase) for phase in get_args(Phase)}
+        named = [f"{name} {scaled(flops, 'FLOP')}" for name, flops in parts.items() if flops]
+        text = f"model {scaled(self.model, 'FLOP')} ({', '.join(named) or 'nothing'})"
+        text += f", hardware {scaled(self.hardware, 'FLOP')}"
+        if self.uncounted:
+            text += f", not counted: {', '.join(self.uncounted)}"
+        return text
 
     def split(self, phase: Phase) -> tuple[FlopCount, FlopCount]:
         """The count without a phase, and that phase alone."""

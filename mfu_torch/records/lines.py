@@ -57,7 +57,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Attributes:
         index: 0 for the first step of the run.
         duration_s: Seconds on the run's clock (the GPU's own timeline on CUDA).
-        data_wait_s: Host seconds spent waiting for data within it.
+        data_wait_s: Host seconds spent waiting for data within it; ``None`` where the loop does not
+            iterate over ``Meter.data``.
         count_ids: The :class:`CountEntry` records whose sum it had: one for each forward call of
             the model with its backward, and one for what ran beside them; or one for all.
         micro_batches: Forward calls of the model seen in it; 0 where they cannot be seen.
@@ -68,7 +69,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     index: int
     duration_s: float
-    data_wait_s: float
+    data_wait_s: float | None
     count_ids: tuple[int, ...]
     micro_batches: int = 0
     tokens: int | None = None
@@ -143,6 +144,16 @@ class Run(Record, frozen=True, kw_only=True):
     def steps(self) -> Iterator[Step]:
         """All recorded steps, in order."""
         return (step for window in self.windows for step in window.steps)
+
+    def count_of(self, step: Step) -> FlopCount | str:
+        """The FLOPs of a step, all its micro-batches together, or why they are not known."""
+        counts = []
+        for count_id in step.count_ids:
+            entry = self.counts.get(count_id)
+            if entry is None or entry.count is None:
+                return entry.unknown if entry else "they were never counted"
+            counts.append(entry.count)
+        return FlopCount.sum(counts)
 
     @property
     def wall_s(self) -> float:

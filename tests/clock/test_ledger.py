@@ -71,7 +71,7 @@ def test_closing_waits_for_the_device() -> None:
     clock.advance(1.0)
     ledger.begin(PauseTime("finish", 1), closes=step)
     assert ledger.poll(wait=True) == [step]
-    assert clock.waits == 1
+    assert clock.waits == 2  # for the first mark, and for the last
 
 
 def test_marks_are_given_back_so_that_a_pool_does_not_grow() -> None:

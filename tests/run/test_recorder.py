@@ -357,6 +357,17 @@ def test_warn_once_says_the_same_thing_once_and_other_things_too(
     recorder.close()
 
 
+def test_a_warning_without_arguments_is_text_percent_signs_and_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder(header(), [])
+    try:
+        recorder.warn("log_dir runs/50%done cannot be written")
+        assert recorder.notes == ["log_dir runs/50%done cannot be written"]
+    finally:
+        recorder.close()
+
+
 def test_warnings_are_logged_under_the_name_of_the_package(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
