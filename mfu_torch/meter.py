@@ -33,11 +33,11 @@ from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL, Ledger, OpenStep, PauseTime
 from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.live import LiveCounter
-from mfu_torch.flops.signature import signature
+from mfu_torch.flops.signature import signature, without_values
 from mfu_torch.peak.resolve import Given, check_given
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
-from mfu_torch.session import given_count, open_recorder, place_of
+from mfu_torch.session import check_device, given_count, open_recorder, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +89,16 @@ class Meter:
         _check_model(model)
         if attention not in ("full", "causal"):
             raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
-        if not isinstance(log_every, int) or log_every < 1:
+        whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
+        if not whole or log_every < 1:
             raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
+        if device is not None and not isinstance(device, Device):
+            check_device(device)
         check_given(peak)
+        _check_sinks(sinks)
         self._model = model
         self._log_dir = log_dir
-        self._log_every = log_every
+        self._log_every = int(log_every)
         self._given_peak = peak
         self._attention: Attention = attention
         self._flops = given_count(flops)
@@ -163,7 +167,7 @@ class Meter:
         self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
         self._live.attach()
         self._started = self._running = True
-        atexit.register(self.close)
+        atexit.register(self.close, "never closed")
 
     def close(self, reason: str = "completed") -> None:
         """End the run: wait for the device once, write what is left. Safe to call twice."""
@@ -251,6 +255,9 @@ class Meter:
             self._live.begin_step(index, (tokens, samples, self._batch))
         except Exception as error:
             self._stand_down(error)
+        except BaseException:  # Ctrl-C in here: the step was not entered, so it is never left
+            self._abandon()
+            raise
 
     def _check_begin(self) -> None:
         """Start the run at its first step.
@@ -265,6 +272,12 @@ class Meter:
         if self._pause_name:
             raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
         self.start()
+
+    def _abandon(self) -> None:
+        step, self._open = self._open, None
+        if step is not None:
+            step.failed = True
+            self._live.end_step(failed=True)
 
     def _end(self, failed: bool) -> None:
         step, self._open = self._open, None
@@ -299,13 +312,13 @@ class Meter:
         if self._open is None:
             raise RuntimeError(f"phase({name!r}) outside of a step; phases are parts of a step")
         outer, self._label = self._label, name
-        self._ledger.begin(self._open, name)
+        self._time_goes_to(self._open, name)
         try:
             yield
         finally:
             self._label = outer
             if self._open is not None:
-                self._ledger.begin(self._open, outer)
+                self._time_goes_to(self._open, outer)
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
@@ -324,7 +337,7 @@ class Meter:
         outer, self._pause_name = self._pause_name, name
         if not outer:
             self._live.pause()
-        self._ledger.begin(PauseTime(name, self._next_index))
+        self._time_goes_to(PauseTime(name, self._next_index))
         try:
             yield
         finally:
@@ -336,7 +349,7 @@ class Meter:
     @contextlib.contextmanager
     def _own_time(self, name: str) -> Iterator[None]:
         """Time that the meter itself takes, wherever that happens."""
-        self._ledger.begin(PauseTime(name, self._next_index))
+        self._time_goes_to(PauseTime(name, self._next_index))
         try:
             yield
         finally:
@@ -344,13 +357,21 @@ class Meter:
 
     def _resume_time(self) -> None:
         if self._pause_name:
-            self._ledger.begin(PauseTime(self._pause_name, self._next_index))
+            self._time_goes_to(PauseTime(self._pause_name, self._next_index))
         elif self._open is not None:
-            self._ledger.begin(self._open, self._label)
+            self._time_goes_to(self._open, self._label)
         elif self._last is not None:
-            self._ledger.begin(self._last, TAIL)
+            self._time_goes_to(self._last, TAIL)
         else:
-            self._ledger.begin(PauseTime("init", 0))
+            self._time_goes_to(PauseTime("init", 0))
+
+    def _time_goes_to(self, owner: OpenStep | PauseTime, label: str = "") -> None:
+        if self._down:
+            return
+        try:
+            self._ledger.begin(owner, label)
+        except Exception as error:  # the clock's: it must not reach the training loop
+            self._stand_down(error)
 
     def data(self, loader: Iterable[T]) -> DataWait[T]:
         """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
@@ -362,11 +383,10 @@ class Meter:
         return self._clock.host_s
 
     def _waited(self, wait_s: float, batch: object) -> None:
-        if self._last is not None:
+        if self._last is not None and not self._pause_name:
             self._last.data_wait_s = (self._last.data_wait_s or 0.0) + wait_s
         self._waits_known = True
-        if self._model is None:
-            self._batch = signature((batch,), {}, False)
+        self._batch = _shapes_of(batch)
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (
@@ -394,6 +414,28 @@ class Meter:
             exc_info=error,
         )
         self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
+
+
+def _shapes_of(batch: object) -> Hashable:
+    # A batch can be an object of any kind, and looking at one must not end the loop over them.
+    try:
+        shapes = without_values(signature((batch,), {}))
+        hash(shapes)
+    except Exception as error:
+        return f"not readable: {type(error).__name__}"
+    return shapes
+
+
+def _check_sinks(sinks: object) -> None:
+    if sinks is None:
+        return
+    if not isinstance(sinks, Iterable) or isinstance(sinks, (str, bytes)):
+        raise TypeError(f"sinks is {sinks!r}; expected a list of sinks")
+    for sink in sinks:
+        if isinstance(sink, type) or not callable(getattr(sink, "write", None)):
+            raise TypeError(
+                f"sinks has {sink!r}; expected an object with write(record) and close()"
+            )
 
 
 def _check_model(model: object) -> None:

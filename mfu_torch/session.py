@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import platform
 import tempfile
@@ -16,6 +17,7 @@ from torch import nn
 
 import mfu_torch
 from mfu_torch.peak.devices import detect_device
+from mfu_torch.peak.table import check_dtype
 from mfu_torch.records import (
     SCHEMA_VERSION,
     Attention,
@@ -63,10 +65,30 @@ def place_of(
         kind = "cuda" if device.kind == "rocm" else device.kind
         where = torch.device(kind) if device.index is None else torch.device(kind, device.index)
         return Place(where, device, rank, world_size)
-    where = torch.device(device) if device is not None else _device_of(model)
+    where = check_device(device) if device is not None else _device_of(model)
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"device is {str(where)!r}, and torch sees no CUDA device here (driver, "
+            "CUDA_VISIBLE_DEVICES, or a CPU build of torch?); expected one that there is, or none"
+        )
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
     return Place(where, detect_device(index=where.index, kind=where.type), rank, world_size)
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        ValueError: If torch knows no such name.
+    """
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device is {device!r}; expected a torch.device, a name such as 'cuda:0' or 'cpu', or "
+            "a mfu_torch.Device"
+        ) from error
 
 
 def _device_of(model: nn.Module | None) -> torch.device:
@@ -84,6 +106,8 @@ def given_count(flops: FlopCount | Mapping[str, float] | None) -> FlopCount | No
     """
     if flops is None or isinstance(flops, FlopCount):
         return flops
+    if isinstance(flops, Mapping) and not flops:
+        raise ValueError("flops is empty; expected model FLOPs of a step, e.g. {'bf16': 6.1e15}")
     if not isinstance(flops, Mapping):
         raise TypeError(
             f"flops is a {type(flops).__name__}; expected model FLOPs of a step by dtype, e.g. "
@@ -91,8 +115,12 @@ def given_count(flops: FlopCount | Mapping[str, float] | None) -> FlopCount | No
         )
     terms = []
     for dtype, amount in flops.items():
-        if not (0 < amount < float("inf")):
-            raise ValueError(f"flops[{dtype!r}] is {amount}; expected a positive number of FLOPs")
+        check_dtype(dtype)
+        number = isinstance(amount, numbers.Real) and not isinstance(amount, bool)
+        if not number or not (1 <= amount < float("inf")):
+            raise ValueError(
+                f"flops[{dtype!r}] is {amount!r}; expected a positive number of FLOPs, e.g. 6e15"
+            )
         terms.append(
             FlopTerm(
                 phase="given",
@@ -149,8 +177,8 @@ def _folder(log_dir: str | os.PathLike[str] | None) -> tuple[Path | None, list[s
     if log_dir == "":
         return None, []
     if log_dir is None:
-        return Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), []
-    return Path(log_dir), []
+        return (Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute(), []
+    return Path(log_dir).absolute(), []  # the program may change its directory
 
 
 def _run_file(folder: Path | None, rank: int, problems: list[str]) -> RunFileSink | None:
@@ -158,10 +186,11 @@ def _run_file(folder: Path | None, rank: int, problems: list[str]) -> RunFileSin
         return None
     try:
         return RunFileSink(folder, rank=rank)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no path at all, such as one with a NUL
+        why = getattr(error, "strerror", None) or error
         problems.append(
-            f"log_dir {folder} cannot be written ({error.strerror or error}): the run is kept in "
-            f"memory only. Pass a folder that can be written, e.g. log_dir={_suggestion()!r}"
+            f"log_dir {folder} cannot be written ({why}): the run is kept in memory only. Pass a "
+            f"folder that can be written, e.g. log_dir={_suggestion()!r}"
         )
         return None
 

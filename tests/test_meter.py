@@ -18,6 +18,7 @@ from fake_clock import FakeClock
 
 from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.figures import Figures
+from mfu_torch.flops import structure
 from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
 
 PEAK = 65536.0
@@ -156,6 +157,37 @@ def test_waiting_for_data_is_measured(tmp_path: Path) -> None:
     assert {p.name: p.duration_s for p in loop.sink.of(Pause)}["init"] == 5.0
 
 
+def test_a_loop_that_does_not_wait_through_the_meter_has_no_wait(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+    loop.step(1.0)
+    loop.step(1.0)
+    (figures,) = loop.figures()
+    assert figures.data_wait_share is None
+    assert figures.absent["data_wait_share"] == "the loop does not iterate over Meter.data(loader)"
+    assert [s.data_wait_s for w in loop.sink.of(Window) for s in w.steps] == [None, None]
+    assert [s.data_wait_s for s in read_run(tmp_path).steps] == [None, None]
+    assert "data wait" not in loop.meter.summary()
+
+
+def test_a_wait_inside_the_first_step_is_that_of_the_first_step(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+
+    def slow_batches() -> Any:
+        for wait_s in (2.0, 0.5):
+            loop.clock.advance(wait_s)
+            yield wait_s
+
+    batches = iter(loop.meter.data(slow_batches()))
+    for _ in range(2):
+        with loop.meter.step():
+            next(batches)
+            loop.model(torch.ones(8, 16)).sum().backward()
+            loop.clock.advance(1.0)
+    (figures,) = loop.figures()
+    assert [s.data_wait_s for w in loop.sink.of(Window) for s in w.steps] == [2.0, 0.5]
+    assert figures.data_wait_share == 0.5 / 1.5  # the second step alone
+
+
 def test_micro_batches_of_one_step_are_summed(tmp_path: Path) -> None:
     loop = Loop(tmp_path, log_every=1)
     for _ in range(2):
@@ -206,7 +238,10 @@ def test_forwards_that_all_run_before_the_backward_are_counted_as_a_whole(tmp_pa
     assert entry.count.model == 49152  # 2*(8+16)*16*32 forward, and the same for dW
 
 
-def test_freezing_parameters_later_is_noticed_at_the_next_window(tmp_path: Path) -> None:
+def test_freezing_parameters_later_is_noticed_at_the_next_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(structure, "SHARE_OF_TIME", 1e9)  # look at every window
     loop = Loop(tmp_path, log_every=2)
     loop.step(1.0)
     loop.step(1.0)
@@ -309,6 +344,7 @@ def test_the_run_can_be_read_while_it_goes_on(tmp_path: Path) -> None:
         loop.step(1.0)
     assert len(list(loop.meter.run.steps)) == 2  # the third ends when a fourth starts
     assert "steps" in loop.meter.summary()
+    assert not loop.meter.summary().endswith("\n")  # print() adds one
     loop.meter.close()
     assert len(list(loop.meter.run.steps)) == 3
 
@@ -321,6 +357,40 @@ def test_a_peak_of_another_dtype_is_not_used(tmp_path: Path) -> None:
     (figures,) = loop.figures()
     assert figures.mfu is None and "fp32" in figures.absent["mfu"]
     assert figures.model_flops_per_s == 16384.0
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "recorded"),
+    [
+        (3.0, [("peak", 1, 3.0)]),
+        (1 / 512, [("peak", 1, 1 / 512)]),
+        (1 / 1024, []),  # less than a millisecond: a look-up in a table
+    ],
+)
+def test_finding_the_peak_is_a_pause_of_its_own_where_it_takes_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    taken_s: float,
+    recorded: list[tuple[str, int, float]],
+) -> None:
+    loop = Loop(tmp_path, log_every=1)
+
+    def measured(*_: Any, **__: Any) -> PeakEntry:
+        loop.clock.advance(taken_s)
+        peak = Peak(flops_per_s=PEAK, dtype="fp32", source="a test", provenance="measured")
+        return PeakEntry(dtype="fp32", peak=peak)
+
+    monkeypatch.setattr(bookkeeping, "resolve_peak", measured)
+    with loop.meter:
+        for _ in range(3):
+            loop.step(0.75, after_s=0.25)
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    # What follows the last step is the pause "finish".
+    assert [s.duration_s for s in steps] == [1.0, 1.0, 0.75]
+    pauses = [p for p in loop.sink.of(Pause) if p.name not in ("init", "finish")]
+    assert [(p.name, p.after_step, p.duration_s) for p in pauses] == recorded
+    assert loop.sink.of(End)[0].wall_s == 3.0 + taken_s
+    assert [p for p in read_run(tmp_path).pauses if p.name == "peak"] == pauses
 
 
 def test_a_step_that_is_too_fast_for_the_peak_is_printed_as_measured(tmp_path: Path) -> None:

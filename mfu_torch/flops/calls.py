@@ -14,6 +14,7 @@ OnCall = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 _IMPL = "_compiled_call_impl"
 _COMPILED = "_mfu_torch_compiled"
+_DETACHED = "_mfu_torch_detached"
 _is_compiling = torch.compiler.is_compiling
 _thread = threading.get_ident
 
@@ -65,10 +66,14 @@ class CallWatch:
         # below theirs, and does nothing.
         if self._call is not None and self._model.__dict__.get(_IMPL) is self._call:
             compiled = getattr(self._call, _COMPILED)
+            while getattr(compiled, _DETACHED, False):  # a watch below ours that ended before it
+                compiled = getattr(compiled, _COMPILED)
             if compiled is None:
                 delattr(self._model, _IMPL)
             else:
                 setattr(self._model, _IMPL, compiled)
+        if self._call is not None:
+            setattr(self._call, _DETACHED, True)
         self._call = None
 
     def _watched_call(self, compiled: Callable[..., Any] | None) -> Callable[..., Any]:

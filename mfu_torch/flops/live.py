@@ -5,7 +5,8 @@
     the shadow fails     one real step is run eagerly to be counted; the count says which
     that fails too       unknown, with the reason
 
-A step whose shapes are known costs a dict look-up.
+A step whose shapes are known costs a dict look-up. A step whose count is not known when it ends is
+announced as unknown; when a later step of its kind is counted, its count is announced again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -23,21 +23,29 @@ from torch import nn
 from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.counter import CAN_WATCH, FlopCounter
 from mfu_torch.flops.dynamo import CompiledEntries, compiled_graphs, is_compiled
-from mfu_torch.flops.microbatches import WHOLE, MicroBatches
+from mfu_torch.flops.microbatches import MicroBatches
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
+from mfu_torch.flops.structure import Structure
 from mfu_torch.records import CountEntry, FlopCount
 
 logger = logging.getLogger(__name__)
 
 COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
+FIRST_CHECK = 50
+"""Step that is counted again, to see whether equal shapes still mean equal work; then tenfold."""
+
+MadeOf = tuple[Hashable, tuple[int, ...]]
+"""What tells one kind of step from another: its hint, and its forward calls."""
+
 NEW = -1
 
 # Bound once: they are called on the step path.
 _mode_depth = torch._C._len_torch_dispatch_stack
 _graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
+_is_autocast_enabled = torch.is_autocast_enabled
 
 
 class LiveCounter:
@@ -45,7 +53,7 @@ class LiveCounter:
 
     Args:
         model: Its forward calls delimit the micro-batches and show the input shapes. ``None``: the
-            first step is counted, and again when the hint changes.
+            hint stands for the shapes.
         on_count: Called with each new :class:`CountEntry`; a second one with the same id replaces
             the first.
         on_error: Called with an internal error in a forward call of the model.
@@ -63,46 +71,48 @@ class LiveCounter:
         self._on_count = on_count
         self._on_error = on_error
         self._given = given
-        self._parameters = [weakref.ref(p) for p in model.parameters()] if model is not None else []
-        self._trainable: Hashable = None
-        self._watch: CallWatch | None = None
-        self._graphs = 0
+        self._structure = Structure(model)
+        self._watch = CallWatch(model, self._on_forward) if model is not None else None
+        self._device = self._structure.device_type
+        self._graphs = self._graphs_before = 0
         # What is known.
-        self._micro = MicroBatches(self._publish)
-        self._whole: dict[Hashable, tuple[int, ...]] = {}  # steps that are not sums of their calls
-        # What a step was made of -> its id, unknown so far, and its forward calls.
-        self._pending: dict[Hashable, tuple[int, tuple[int, ...]]] = {}
         self._counts: list[FlopCount | None] = []  # by id
-        self._blind = model is None  # no forward call is seen: the hint stands for the shapes
+        self._micro = MicroBatches(self._publish)
+        self._whole: dict[MadeOf, tuple[int, ...]] = {}  # steps that are not sums of their calls
+        self._hints: set[Hashable] = set()  # of those
+        self._pending: dict[MadeOf, int] = {}  # id of steps whose count is unknown so far
+        self._hidden = model is None  # no forward call can be seen
+        self._sees_calls = True  # the last step called the model
+        self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
+        self._check_at = FIRST_CHECK
         self._why_eager = ""
         self._meets_compiled = False  # compiled code was entered in a step
+        self._looked_outside = False
         # The step in progress.
         self._in_step = False
         self._index = 0
-        self._excluded = ""
         self._hint: Hashable = None
+        self._excluded = ""
+        self._depth = 0
         self._calls: list[int] = []
         self._counter: FlopCounter | None = None
         self._entries: CompiledEntries | None = None
         self._stack = contextlib.ExitStack()
+        self._from_start = False
+        self._first = 0  # forward call from which on it is counted
         self._pieces: list[FlopCount] = []
-        self._first = WHOLE  # forward call from which on it is counted
         self._carry = FlopCount()  # counted before a pause that interrupts it
-        # Beside a shadow: what runs outside of the compiled model is looked at on one step.
-        self._look_outside = self._looked_outside = False
+        self._look_outside = False
         self._outside: FlopCounter | None = None
-        self._depth = 0
 
     def attach(self) -> None:
         """Start watching the model's forward calls."""
+        self._graphs = self._graphs_before = compiled_graphs()
         if self._given is not None:
             self._publish(self._given)
-        elif self._model is not None:
-            self._watch = CallWatch(self._model, self._on_forward)
+        elif self._watch is not None:
             self._watch.attach()
-        self._trainable = self._which_train()
-        self._graphs = compiled_graphs()
 
     def detach(self) -> None:
         """Leave nothing behind: no hook, no mode."""
@@ -121,9 +131,7 @@ class LiveCounter:
             return
         self._in_step = True
         self._depth = _mode_depth()
-        if self._wanted or (self._blind and hint not in self._whole):
-            if self._watch is not None:
-                self._watch.thread = threading.get_ident()
+        if self._wanted or index == self._check_at or self._needs_hint(hint):
             self._begin_counted()
 
     def end_step(self, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
@@ -142,19 +150,13 @@ class LiveCounter:
             self._graphs = graphs
             self._excluded = self._excluded or COMPILING
         calls = self._calls
+        self._sees_calls = bool(calls)
         if failed:
             return (), len(calls), self._excluded
-        ids = None if counted else self._look_up(calls, self._hint)
+        ids = None if counted else self._look_up(tuple(calls), self._hint)
         if ids is None:
             ids = self._settle(counted)
         return ids, len(calls), self._excluded
-
-    def _look_up(self, calls: Sequence[int], hint: Hashable) -> tuple[int, ...] | None:
-        if self._blind or not calls:
-            return self._whole.get(hint)
-        if self._micro.separable:
-            return self._micro.compose(calls)
-        return self._whole.get(tuple(calls))
 
     def pause(self) -> None:
         """Work from here on does not belong to the step that it interrupts."""
@@ -169,21 +171,31 @@ class LiveCounter:
             self._counter.take()
 
     def revalidate(self) -> None:
-        """Between windows: forget every count if parameters were frozen or unfrozen."""
-        if self._given is None and self._which_train() != self._trainable:
-            self._trainable = self._which_train()
+        """Between windows: forget every count if the model itself was changed."""
+        if self._given is None and self._structure.changed():
             self._whole.clear()
+            self._hints.clear()
             self._micro.forget()
             self._wanted = True
 
     # --- the step in progress -------------------------------------------------------------------
 
+    def _needs_hint(self, hint: Hashable) -> bool:
+        """Whether the step must be counted from its start, or not at all, and is a new one."""
+        by_hint = self._hidden or not self._sees_calls or not self._micro.separable
+        return by_hint and hint not in self._hints
+
     def _begin_counted(self) -> None:
+        self._stop_counter()  # left over where Ctrl-C came between two of our lines
+        if self._index == self._check_at:
+            self._check_at *= 10
+            if not self._wanted and (self._why_eager or self._is_compiled()):
+                return
         if self._look_outside:
             self._begin_outside()
             return
         if not self._why_eager and self._is_compiled():
-            if self._model is not None and not self._blind:
+            if self._model is not None and not self._hidden:
                 return  # a shadow is made as soon as a forward call shows its inputs
             self._why_eager = (
                 "compiled code runs in it, and Meter was given no model"
@@ -191,16 +203,20 @@ class LiveCounter:
                 else "the model was compiled after Meter was given it, which hides its inputs "
                 "(give Meter the compiled model)"
             )
-        self._start_counter(first=WHOLE)
+        self._from_start = True
+        self._start_counter(first=0)
 
     def _is_compiled(self) -> bool:
         return self._meets_compiled or (self._model is not None and is_compiled(self._model))
 
     def _start_counter(self, first: int) -> None:
+        if self._watch is not None:
+            self._watch.thread = threading.get_ident()
         self._excluded = COUNTING
         self._first = first
-        self._pieces = [FlopCount()] * (first - WHOLE)
         self._carry = FlopCount()
+        # Nothing is known of what ran before; with a counter from the start there is nothing.
+        self._pieces = [] if self._from_start else [FlopCount()] * (first + 1)
         with contextlib.ExitStack() as stack:
             self._entries = None if self._why_eager else stack.enter_context(CompiledEntries())
             beside = self._entries is not None and self._entries.available and CAN_WATCH
@@ -211,43 +227,6 @@ class LiveCounter:
     def _stop_counter(self) -> None:
         self._counter = None
         self._stack.close()
-
-    def _expect_outside(self) -> None:
-        self._wanted = self._look_outside = not self._looked_outside and CAN_WATCH
-        if self._look_outside and not self._micro.beside:
-            reason = "what runs beside the compiled model is looked at on the step after the first"
-            self._micro.beside = (self._publish_unknown(reason),)
-
-    def _begin_outside(self) -> None:
-        watch = self._watch
-        assert watch is not None  # a shadow was made of its model
-        self._excluded = COUNTING
-        self._look_outside = self._wanted = False
-        outside = FlopCounter(where=lambda: not watch.inside and _graph_task() == -1)
-        outside.__enter__()
-        self._outside = outside
-
-    def _stop_outside(self) -> None:
-        outside, self._outside = self._outside, None
-        if outside is not None:
-            outside.__exit__(None, None, None)
-
-    def _learn_outside(self, outside: FlopCounter, failed: bool) -> None:
-        self._stop_outside()
-        if failed:
-            self._look_outside = self._wanted = True
-            return
-        self._looked_outside = True
-        count = outside.take(f"counted on step {self._index}, beside the compiled model")
-        if count.forward:
-            # Inside the engine, what belongs to the model cannot be told from what does not.
-            note = (
-                f"step {self._index} ran contractions outside of the compiled model, in the loss "
-                "say: their forward is in the count, their backward (about twice as much) is not"
-            )
-            count = count + FlopCount(notes=(note,))
-        self._publish(count, *self._micro.beside)
-        self._resolve_pending()
 
     def _cut(self) -> None:
         assert self._counter is not None
@@ -265,11 +244,11 @@ class LiveCounter:
             return
         try:
             micro = self._micro
-            training = module.training
-            described = signature(args, kwargs, micro.ints_matter, training, _is_grad_enabled())
-            call = micro.numbers.get(described, NEW)
+            autocast = _is_autocast_enabled(self._device)
+            inputs = signature(args, kwargs, module.training, _is_grad_enabled(), autocast)
+            call = micro.numbers.get(inputs, NEW)
             if call == NEW:
-                call = micro.number(described)
+                call = micro.number(inputs)
             if self._counter is not None:
                 self._cut()
             elif call not in micro.ids and micro.separable:
@@ -285,69 +264,130 @@ class LiveCounter:
             self._excluded = COUNTING
             try:
                 self._micro.add(call, shadow_count(self._model, args, kwargs))
+            except ShadowError as error:
+                self._no_shadow(error)
+            else:
                 self._expect_outside()
                 return
-            except ShadowError as error:
-                self._why_eager = str(error)
-                logger.warning(
-                    "no shadow of the model can be counted: %s. Step %d runs eagerly, once, to be "
-                    "counted.",
-                    error,
-                    self._index,
-                )
-        if _mode_depth() == self._depth:
+            if compiled_graphs() == self._graphs_before:
+                return  # code whose first run is an eager one is compiled otherwise, or never
+        if _mode_depth() == self._depth and (self._checked_start or self._why_eager):
             # A mode entered here is left at the step's end: the stack must be as at its start.
+            self._from_start = False
             self._start_counter(first=len(self._calls))
+
+    def _no_shadow(self, error: ShadowError) -> None:
+        self._why_eager = str(error)
+        logger.warning(
+            "no shadow of the compiled model can be counted: %s. One step runs eagerly, to be "
+            "counted.",
+            error,
+        )
+
+    # --- beside a compiled model ------------------------------------------------------------------
+
+    def _expect_outside(self) -> None:
+        self._look_outside = not self._looked_outside and CAN_WATCH
+        if self._look_outside and not self._micro.beside:
+            reason = "what runs beside the compiled model is looked at on the step after the first"
+            self._micro.beside = (self._publish_unknown(reason),)
+
+    def _begin_outside(self) -> None:
+        watch = self._watch
+        assert watch is not None  # a shadow was made of its model
+        self._excluded = COUNTING
+        self._look_outside = False
+        outside = FlopCounter(where=lambda: not watch.inside and _graph_task() == -1)
+        outside.__enter__()
+        self._outside = outside
+
+    def _stop_outside(self) -> None:
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            outside.__exit__(None, None, None)
+
+    def _learn_outside(self, outside: FlopCounter, failed: bool) -> None:
+        self._stop_outside()
+        if failed:
+            self._look_outside = True
+            return
+        self._looked_outside = True
+        self._wanted = False
+        count = outside.take(f"counted on step {self._index}, beside the compiled model")
+        notes = []
+        if count.hardware:
+            notes.append(f"what runs beside the compiled model is as on step {self._index}")
+        if count.forward:
+            # Inside the engine, what belongs to the model cannot be told from what does not.
+            notes.append(
+                "contractions outside of the compiled model, in the loss say: their forward is in "
+                "the count, their backward (about twice as much) is not"
+            )
+        self._publish(count + FlopCount(notes=tuple(notes)), *self._micro.beside)
+        self._resolve_pending()
 
     # --- from what was counted to what is known --------------------------------------------------
 
+    def _look_up(self, calls: tuple[int, ...], hint: Hashable) -> tuple[int, ...] | None:
+        if calls and self._micro.separable and not self._hidden:
+            return self._micro.compose(calls)
+        return self._whole.get((hint, () if self._hidden else calls))
+
     def _settle(self, counted: bool) -> tuple[int, ...]:
-        """A step made of a new combination: its count ids, unknown with a reason if need be."""
-        if counted and not self._calls:
-            self._blind = True
-        made_of: Hashable = self._hint if self._blind or not self._calls else tuple(self._calls)
+        """A step of a new kind, or one that was counted: its count ids."""
+        calls = () if self._hidden else tuple(self._calls)
         if counted and self._entries is not None and self._entries.count:
             self._meets_compiled = True
             counted = False
-        ids = self._learn(made_of) if counted else None
-        if ids is None:
-            ids = self._look_up(self._calls, self._hint)
+        if counted:
+            self._learn(calls)
+        ids = self._look_up(calls, self._hint)
         self._wanted = ids is None or self._look_outside
         if ids is not None:
             self._resolve_pending()
             return ids
+        made_of = (self._hint, calls)
         if made_of not in self._pending:
-            count_id = self._publish_unknown(self._why_unknown())
-            self._pending[made_of] = (count_id, tuple(self._calls))
-        return (self._pending[made_of][0],)
+            self._pending[made_of] = self._publish_unknown(self._why_unknown())
+        return (self._pending[made_of],)
 
-    def _learn(self, made_of: Hashable) -> tuple[int, ...] | None:
+    def _learn(self, calls: tuple[int, ...]) -> None:
         pieces, self._pieces = self._pieces, []
-        separable = bool(self._calls) and not self._blind
-        if separable and self._micro.learn(self._calls, pieces, self._first):
-            return None  # it is looked up
-        if self._first != WHOLE:
-            return None
-        count = FlopCount.sum(pieces)
-        if count.hardware:
-            count_id = self._publish(count)
-        else:
+        if calls and self._micro.separable:
+            self._checked_start = self._checked_start or self._from_start
+            if self._micro.learn(calls, pieces, self._first):
+                return
+        if self._from_start:
+            self._learn_whole((self._hint, calls), FlopCount.sum(pieces))
+
+    def _learn_whole(self, made_of: MadeOf, count: FlopCount) -> None:
+        hint = made_of[0]
+        if not count.hardware:
             count_id = self._publish_unknown(
                 "no contraction was seen in the step: did its work run in another thread?"
             )
+        else:
+            if hint == NO_HINT:
+                count = count + FlopCount(notes=(SHAPES_UNSEEN,))
+            count_id = self._publish(count)
         self._whole[made_of] = (count_id,)
-        return self._whole[made_of]
+        self._hints.add(hint)
 
     def _why_unknown(self) -> str:
+        if not self._calls and not self._micro.numbers and self._is_compiled():
+            self._hidden = True  # it was compiled after the meter was made
         if self._meets_compiled and not self._why_eager:
-            return "compiled code ran in the step; it is counted on the next one"
+            return "compiled code ran in the step; the next one is counted"
         if not self._calls:
-            self._blind = True
-            return "the model given to Meter was not called; the next step is counted as a whole"
-        return "an input shape came up in the middle of a step; the next step is counted"
+            return "the model given to Meter was not called in the step; the next one is counted"
+        if self._why_eager:
+            return "it cannot be counted beside compiled code; the next step runs eagerly for it"
+        return "it cannot be counted from its middle on; the next one is counted from its start"
 
     def _publish(self, count: FlopCount, count_id: int | None = None) -> int:
         """Announce a count; with an id, one that was unknown so far."""
+        if self._structure.note:
+            count = count + FlopCount(notes=(self._structure.note,))
         if count_id is None:
             count_id = len(self._counts)
             self._counts.append(count)
@@ -363,16 +403,19 @@ class LiveCounter:
 
     def _resolve_pending(self) -> None:
         """Steps whose count was unknown have had what steps of their kind have now."""
-        for made_of, (count_id, calls) in list(self._pending.items()):
-            ids = self._look_up(calls, made_of)
+        for (hint, calls), count_id in list(self._pending.items()):
+            ids = self._look_up(calls, hint)
             counts = [count for i in ids or () if (count := self._counts[i]) is not None]
             if ids is not None and len(counts) == len(ids):
-                del self._pending[made_of]
+                del self._pending[hint, calls]
                 self._publish(FlopCount.sum(counts), count_id)
 
-    def _which_train(self) -> Hashable:
-        alive = (reference() for reference in self._parameters)
-        return tuple(p.requires_grad for p in alive if p is not None)
+
+NO_HINT = (None, None, None)
+SHAPES_UNSEEN = (
+    "input shapes cannot be seen here: this count is used for every step. Iterate over "
+    "Meter.data(loader), or give tokens=, and each new shape is counted"
+)
 
 
 def _always() -> bool:

@@ -1,26 +1,33 @@
 """A step as the sum of its micro-batches, each remembered by the shape of its inputs.
 
-    beside | forward 1 ... backward 1 | forward 2 ... backward 2 ... optimizer
-           ^                          ^
-           the model is called        the model is called again
+    forward 1 ... backward 1 | forward 2 ... backward 2 ... optimizer
+    ^                        ^
+    the model is called      the model is called again
 
 With them, steps that accumulate batches of many lengths need one count per length, not one per
-combination of lengths.
+combination of lengths. It takes that all of a step's work belongs to a call of the model: not if
+something runs before the first of them (a teacher, an encoder), and not if all forwards run before
+the first backward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-import torch
-
+from mfu_torch.flops.signature import without_values
 from mfu_torch.records import FlopCount
 
-WHOLE = -1
-"""Instead of the position of a forward call: counted from the start of the step."""
+IDLE_AFTER = 16
+"""Inputs that differ only in plain values, all with the same count, before these are idle."""
 
-INTS_LIMIT = 16
-"""Inputs that differ only in integers before those are tested for making a difference."""
+NUMBERS_LIMIT = 20_000
+"""Distinct inputs that are told apart; beyond, plain values are no longer looked at."""
+
+
+VARIES = (
+    "inputs of equal shape had other FLOPs on an earlier step: what the model does depends on more "
+    "than the shapes of its inputs, and steps that were not counted can have had either"
+)
 
 
 class MicroBatches:
@@ -30,14 +37,12 @@ class MicroBatches:
         publish: Announces a count and returns its id.
 
     Attributes:
-        numbers: Number of a call by the description of its inputs; calls are compared every step,
+        numbers: Number of a call by the signature of its inputs; calls are compared every step,
             and numbers compare fastest.
         ids: Count id by number of the call.
-        beside: Ids of what a step has beside its forward calls: work before the first of them, and
-            contractions in the optimizer. Usually empty.
-        separable: Whether the work between two forward calls belongs to the first of them. False
-            once all forwards were seen to run before all backwards.
-        ints_matter: Whether inputs are told apart by the value of their integers.
+        beside: Ids of what a step has beside its forward calls: contractions in the optimizer, or
+            what runs beside a compiled model. Usually empty.
+        separable: Whether steps are sums of their forward calls.
     """
 
     def __init__(self, publish: Callable[[FlopCount], int]) -> None:
@@ -45,23 +50,27 @@ class MicroBatches:
         self.ids: dict[int, int] = {}
         self.beside: tuple[int, ...] = ()
         self.separable = True
-        self.ints_matter = True
         self._publish = publish
         self._counts: dict[int, FlopCount] = {}
+        self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
         self._next = 0
 
-    def number(self, described: Hashable) -> int:
-        """A number for a call whose inputs are new."""
-        number = self.numbers[described] = self._next
-        self._next += 1
-        return number
+    def number(self, inputs: Hashable) -> int:
+        """The number of a call whose inputs are new."""
+        group = without_values(inputs)
+        members = self._groups.setdefault(group, [])
+        if self._is_idle(members) or len(self.numbers) > NUMBERS_LIMIT:
+            call = members[0] if members else self._fresh(members)
+        else:
+            call = self._fresh(members)
+        if len(self.numbers) <= NUMBERS_LIMIT:
+            self.numbers[inputs] = call
+        return call
 
     def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""
         self.ids[call] = self._publish(count)
         self._counts[call] = count
-        if self.ints_matter and len(self.ids) % INTS_LIMIT == 0:
-            self._drop_idle_ints()
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
@@ -74,27 +83,26 @@ class MicroBatches:
         Args:
             calls: The step's forward calls.
             pieces: The count before the first call, then from each call to the next.
-            first: :data:`WHOLE` when the work before the first call was counted too.
+            first: 0 when the step was counted from its start.
 
         Returns:
             Whether the pieces can be told apart, and are known now.
         """
-        *most, last = pieces[1:]
+        before, *most, last = pieces
         rest, optimizer = last.split("optimizer")
         micro = [*most, rest]
-        start = max(first, 0)
-        trained = {bool(count.backward) for count in micro[start:]}
-        trained |= {bool(self._counts[call].backward) for call in calls[:start]}
-        if len(trained) > 1:
+        trained = {bool(count.backward) for count in micro[first:]}
+        trained |= {bool(self._counts[call].backward) for call in calls[:first]}
+        if before.hardware or len(trained) > 1:
             self.separable = False
-            self.forget()
             return False
-        for call, count in zip(calls[start:], micro[start:], strict=True):
+        for call, count in zip(calls[first:], micro[first:], strict=True):
             if call not in self.ids:
                 self.add(call, count)
-        beside = pieces[0] + optimizer
-        if first == WHOLE:
-            self.beside = (self._publish(beside),) if beside.hardware or beside.uncounted else ()
+            elif count.hardware != self._counts[call].hardware:
+                self.add(call, count + FlopCount(notes=(VARIES,)))
+        if optimizer.hardware and not self.beside:
+            self.beside = (self._publish(optimizer),)
         return True
 
     def compose(self, calls: Sequence[int]) -> tuple[int, ...] | None:
@@ -105,20 +113,15 @@ class MicroBatches:
         except KeyError:
             return None
 
-    def _drop_idle_ints(self) -> None:
+    def _fresh(self, members: list[int]) -> int:
+        members.append(self._next)
+        self._next += 1
+        return members[-1]
+
+    def _is_idle(self, members: list[int]) -> bool:
         # An integer may steer the model ("keep the last n logits") or merely number the step. Many
         # values with one and the same count show that it is idle.
-        groups = {without_ints(inputs): number for inputs, number in self.numbers.items()}
-        hardware = {count.hardware for count in self._counts.values()}
-        if len(groups) == 1 and len(hardware) == 1:
-            self.ints_matter = False
-            self.numbers = groups
-
-
-def without_ints(inputs: Hashable) -> Hashable:
-    """Described inputs with the value of every integer forgotten; shapes stay."""
-    if type(inputs) is int:
-        return int
-    if isinstance(inputs, tuple) and not isinstance(inputs, torch.Size):
-        return tuple(without_ints(part) for part in inputs)
-    return inputs
+        if len(members) < IDLE_AFTER:
+            return False
+        counts = [self._counts.get(call) for call in members]
+        return len({count and count.hardware for count in counts}) == 1

@@ -13,17 +13,23 @@ import copy
 import functools
 import gc
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.modules.module import _has_any_global_hook as _has_global_hooks
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 from mfu_torch.flops.counter import FlopCounter
 from mfu_torch.records import FlopCount, MFUError
+
+_get_function_mode = torch._C._get_function_stack_at
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed")
 _HARMLESS = ("torch.nn.",)
@@ -44,7 +50,8 @@ def shadow_count(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         ShadowError: If the model cannot be copied or run on fake tensors.
     """
     real = unwrapped(model)
-    _refuse_what_reaches_out(real, root=model)
+    _refuse_what_looks_in()
+    _refuse_what_reaches_out(real)
     fake_mode = FakeTensorMode()
     count, failure = None, ""
     try:
@@ -74,7 +81,21 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def _refuse_what_reaches_out(real: nn.Module, root: nn.Module) -> None:
+def _refuse_what_looks_in() -> None:
+    """Code of the user that sees every op or every module would see those of the shadow."""
+    seen = []
+    if torch._C._len_torch_dispatch_stack():
+        seen.append("a TorchDispatchMode")
+    modes = (_get_function_mode(i) for i in range(torch._C._len_torch_function_stack()))
+    if any(not isinstance(mode, DeviceContext) for mode in modes):
+        seen.append("a TorchFunctionMode")
+    if _has_global_hooks():  # type: ignore[no-untyped-call]
+        seen.append("a hook on all modules")
+    if seen:
+        raise ShadowError(f"{' and '.join(seen)} is active, which would see fake tensors")
+
+
+def _refuse_what_reaches_out(real: nn.Module) -> None:
     for name, module in real.named_modules():
         where = f"{name or 'the model'} ({type(module).__name__})"
         if type(module).__module__.startswith(_SHARDED):
@@ -107,7 +128,11 @@ def _count_copy(
             if inner is not None:  # a block compiled on its own: copy what it wraps
                 memo[id(module)] = copy.deepcopy(inner, memo)
         shadow, fake_args, fake_kwargs = copy.deepcopy((real, args, dict(kwargs)), memo)
-    with _no_autocast_cache(), fake_mode, FlopCounter(fake_mode=fake_mode) as counter:
+    # What a checkpoint or a hook around the model does with the tensors that autograd saves must
+    # not happen to the shadow's.
+    unhooked = torch.autograd.graph.saved_tensors_hooks(_same, _same)
+    counting = FlopCounter(fake_mode=fake_mode)
+    with _no_autocast_cache(), unhooked, fake_mode, counting as counter:
         output = shadow(*fake_args, **fake_kwargs)
         starts = _backward_starts(output) if torch.is_grad_enabled() else []
         if starts:
@@ -117,6 +142,10 @@ def _count_copy(
         return count
     note = f"the backward was counted from all {len(starts)} differentiable outputs of the model"
     return count + FlopCount(notes=(note,))
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class _FakeCopy(TorchFunctionMode):
@@ -189,20 +218,19 @@ def _first_line(error: Exception) -> str:
 
 
 def _forget_fakes(fake_mode: FakeTensorMode) -> str:
-    """Drop the shadow's tensors from caches that model code keeps; name what still holds one."""
+    """Take the shadow's tensors out of what model code keeps; name what still holds one."""
     gc.collect()
-    held_by = _drop_all(fake_mode)
+    held_by = ""
+    alive = _alive(fake_mode)
+    while alive:
+        tensor = alive.pop()  # so that this list is none of its holders
+        for holder in gc.get_referrers(tensor):
+            if not isinstance(holder, FrameType):
+                held_by = held_by or _name_of(holder)
+                _drop_from(holder, tensor)
+        del tensor
     gc.collect()
     return held_by if _alive(fake_mode) else ""
-
-
-def _drop_all(fake_mode: FakeTensorMode) -> str:
-    held_by = ""
-    for tensor in _alive(fake_mode):
-        for holder in gc.get_referrers(tensor):
-            held_by = held_by or _name_of(holder)
-            _drop_from(holder, tensor)
-    return held_by
 
 
 def _alive(fake_mode: FakeTensorMode) -> list[FakeTensor]:
@@ -219,6 +247,7 @@ def _name_of(holder: Any) -> str:
 
 
 def _drop_from(holder: Any, tensor: FakeTensor) -> None:
+    """Undo what keeping a tensor did: a cache forgets it, a list loses what was appended."""
     if isinstance(holder, functools._lru_cache_wrapper):
         holder.cache_clear()
     elif isinstance(holder, dict):
@@ -230,3 +259,6 @@ def _drop_from(holder: Any, tensor: FakeTensor) -> None:
                 del holder[key]
     elif isinstance(holder, set):
         holder.discard(tensor)
+    elif isinstance(holder, (list, deque)):
+        for place in reversed([i for i, item in enumerate(holder) if item is tensor]):
+            del holder[place]

@@ -7,44 +7,78 @@ from typing import Any
 
 import torch
 
-_PLAIN = (bool, str, type(None))
 _Tensor = torch.Tensor
+_DEPTH = 5
+"""Levels of containers and objects that are searched for tensors."""
 
 
-def signature(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], ints: bool, *state: Hashable
-) -> Hashable:
+class Value(tuple[Any]):
+    """A plain value (an integer, a text) in a signature: it may or may not matter."""
+
+    __slots__ = ()
+
+
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], *state: Hashable) -> Hashable:
     """A key that is equal for inputs of equal shape.
 
     Args:
-        args: Positional inputs; containers are searched.
+        args: Positional inputs; containers and objects (a cache, a dataclass) are searched.
         kwargs: Keyword inputs.
-        ints: Whether integers count by value. They can steer a model ("keep the last n logits") or
-            merely number the step, and only counting tells which.
         *state: What else the FLOPs depend on; part of the key.
     """
     parts: list[Hashable] = [*state]
     for value in args:
         if type(value) is _Tensor:  # spelled out, because it is on the step path
-            parts += (value.shape, value.dtype)
+            parts += (value.shape, value.dtype, value.requires_grad)
         else:
-            parts.append(_part(value, ints))
+            parts.append(_part(value, _DEPTH))
     for name, value in kwargs.items():
         if type(value) is _Tensor:
-            parts += (name, value.shape, value.dtype)
+            parts += (name, value.shape, value.dtype, value.requires_grad)
         else:
-            parts += (name, _part(value, ints))
+            parts += (name, _part(value, _DEPTH))
     return tuple(parts)
 
 
-def _part(value: Any, ints: bool) -> Hashable:
+def without_values(inputs: Hashable) -> Hashable:
+    """A signature with its plain values forgotten; shapes and types stay."""
+    if type(inputs) is Value:
+        return type(inputs[0]).__name__
+    if type(inputs) is tuple:
+        return tuple([without_values(part) for part in inputs])
+    return inputs
+
+
+def _part(value: Any, depth: int) -> Any:
     if isinstance(value, _Tensor):
-        return value.shape, value.dtype
-    kind: type = type(value)
-    if kind in _PLAIN or (ints and kind is int):
-        return value  # type: ignore[no-any-return]
+        return value.shape, value.dtype, value.requires_grad
+    if value is None or type(value) is bool:
+        return value
+    kind = type(value)
+    if kind is int or kind is str:
+        return Value((value,))
+    if kind is float or depth == 0:
+        return kind
     if isinstance(value, (list, tuple)):
-        return tuple([_part(item, ints) for item in value])
+        return tuple([_part(item, depth - 1) for item in value])
     if isinstance(value, Mapping):
-        return tuple([(str(key), _part(item, ints)) for key, item in value.items()])
-    return kind
+        return tuple([(str(key), _part(item, depth - 1)) for key, item in value.items()])
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):  # an array of another library
+        return shape, str(getattr(value, "dtype", kind))
+    return kind, _attributes(value, depth - 1)
+
+
+def _attributes(value: Any, depth: int) -> Hashable:
+    """Of an object only what holds tensors: other attributes may change at every step."""
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or isinstance(value, (torch.nn.Module, type)):
+        return ()
+    held = (_part(item, depth) for item in attributes.values() if not callable(item))
+    return tuple([part for part in held if _has_shape(part)])
+
+
+def _has_shape(part: Hashable) -> bool:
+    return type(part) is torch.Size or (
+        type(part) is tuple and any(_has_shape(item) for item in part)
+    )

@@ -88,6 +88,7 @@ def test_two_watches_on_one_model_see_the_same_and_go_in_any_order() -> None:
     second.detach()
     model(X)
     assert (len(seen_first), len(seen_second)) == (1, 2)
+    assert "_compiled_call_impl" not in vars(model)
 
 
 def test_a_module_compiled_in_place_is_watched_and_given_back_compiled() -> None:

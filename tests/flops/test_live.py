@@ -183,7 +183,8 @@ def test_a_compiled_model_without_a_shadow_runs_one_step_eagerly_and_says_so(
         train(model, called, meter)
     counts, _ = run_of(sink)
     assert counts[-1].count.model == 5 * UNIT
-    assert "step 0, which ran eagerly" in counts[-1].count.method
+    # Not the first: code that runs eagerly first is compiled otherwise afterwards, or not at all.
+    assert "step 1, which ran eagerly" in counts[-1].count.method
     assert "has a hook" in caplog.text
 
 
@@ -287,7 +288,7 @@ def test_work_beside_a_compiled_model_is_looked_at_once(in_place: bool, tmp_path
     assert (beside.forward, beside.backward) == (2 * 8 * 16 * 8, 0)
     assert beside.forward_no_grad == UNIT
     assert beside.optimizer > 0  # Newton-Schulz iterations
-    assert "outside of the compiled model" in beside.notes[0]
+    assert any("their backward (about twice as much) is not" in note for note in beside.notes)
     assert [bool(reason) for reason in excluded] == [True, True, False]
 
 

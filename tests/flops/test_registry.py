@@ -40,6 +40,32 @@ def test_an_op_can_be_registered_by_name_before_it_exists() -> None:
     assert count.by_op == {"mfu_test_later.cube": 4 * 8**3}
 
 
+@pytest.mark.parametrize("overload", ["", ".default"])
+@pytest.mark.parametrize("form", ["mfu_test.square", "mfu_test::square"])
+def test_a_name_may_be_written_as_torch_and_the_reports_print_it(
+    library: Any, form: str, overload: str
+) -> None:
+    x = torch.randn(8, 8)
+    assert list(count_flops(library, x).uncounted) == ["mfu_test.square"]
+    register_flops(form + overload, lambda x, *, result, **_: 2 * x.shape[0] ** 3)
+    count = count_flops(library, x)
+    assert count.by_op == {"mfu_test.square": 2 * 8**3}
+    assert count.uncounted == {}
+
+
+def test_a_dotted_name_replaces_what_was_registered_for_the_other_one(library: Any) -> None:
+    register_flops("mfu_test::square", lambda x, *, result, **_: 1)
+    register_flops("mfu_test.square", lambda x, *, result, **_: 2)
+    assert count_flops(library, torch.randn(8, 8)).model == 2
+
+
+def test_a_dotted_name_of_an_overload_leaves_the_others_alone() -> None:
+    a, b = torch.eye(2), torch.eye(2)
+    register_flops("aten.mm.out", lambda *_, result, **__: 7)
+    assert count_flops(lambda: torch.mm(a, b)).model == 2 * 2**3
+    assert count_flops(lambda: torch.mm(a, b, out=torch.empty(2, 2))).model == 7
+
+
 def test_a_packet_or_one_overload_can_be_registered(library: Any) -> None:
     x = torch.randn(8, 8)
     register_flops(library, lambda x, *, result, **_: 100)
@@ -83,7 +109,11 @@ def test_formulas_registered_with_torch_are_used(library: Any) -> None:
     [
         (42, abs, TypeError, r"int is not an op; expected torch\.ops\.mylib\.myop"),
         (torch.mm, abs, TypeError, "is not an op"),
-        ("mylib.myop", abs, ValueError, '"library::op"'),
+        ("myop", abs, ValueError, '"library::op"'),
+        ("mylib:myop", abs, ValueError, '"library::op"'),
+        ("mylib.myop.default.more", abs, ValueError, '"library::op"'),
+        ("mylib.", abs, ValueError, '"library::op"'),
+        ("my lib.myop", abs, ValueError, '"library::op"'),
         ("", abs, ValueError, "not the name of an op"),
         ("mylib::myop", 12, TypeError, "fn is 12; expected a function"),
     ],

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.checkpoint import checkpoint
 
+from mfu_torch import Meter
 from mfu_torch.flops.counter import count_flops
 from mfu_torch.flops.shadow import ShadowError, shadow_count, unwrapped
 
@@ -117,16 +120,88 @@ def test_caches_outside_of_the_model_hold_no_fake_tensor_afterwards() -> None:
     assert type(model(X)) is torch.Tensor
 
 
-def test_a_cache_that_cannot_be_cleaned_makes_the_shadow_fail_by_name() -> None:
-    kept = []
+def test_what_a_forward_appends_to_a_list_outside_of_it_is_taken_out_again() -> None:
+    kept = [torch.zeros(8, 16)]
 
     class Hoarder(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             kept.append(super().forward(x))
             return kept[-1]
 
-    with pytest.raises(ShadowError, match="kept a fake tensor of the shadow in a list"):
+    assert shadow_count(Hoarder(16, 16), (X,), {}).forward == UNIT
+    assert len(kept) == 1 and type(kept[0]) is torch.Tensor
+
+
+def test_a_place_that_cannot_be_cleaned_makes_the_shadow_fail_by_name() -> None:
+    kept: list[Any] = []
+
+    class Hoarder(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            kept.append((1, y))
+            return y
+
+    with pytest.raises(ShadowError, match="kept a fake tensor of the shadow in a tuple"):
         shadow_count(Hoarder(16, 16), (X,), {})
+
+
+def test_hooks_for_saved_tensors_around_the_model_never_see_the_shadows() -> None:
+    packed = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(type(tensor))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        assert shadow_count(nn.Linear(16, 16), (X,), {}).forward == UNIT
+    assert packed == []
+
+
+@pytest.mark.parametrize("kind", ["dispatch", "function", "global hook"])
+def test_what_sees_every_op_or_module_is_never_shown_the_shadow(kind: str) -> None:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Dispatch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    model = nn.Linear(16, 16)
+    with contextlib.ExitStack() as stack:
+        if kind == "global hook":
+            hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+            stack.callback(hook.remove)
+        else:
+            stack.enter_context(Dispatch() if kind == "dispatch" else Function())
+        with pytest.raises(ShadowError, match="would see fake tensors"):
+            shadow_count(model, (X,), {})
+    with torch.device("cpu"):  # a function mode of torch's own, which a model may rely on
+        assert shadow_count(model, (X,), {}).forward == UNIT
+
+
+def test_a_compiled_model_inside_a_checkpoint_trains_as_without_the_meter(tmp_path: Path) -> None:
+    grads = []
+    for metered in (False, True):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+        called = torch.compile(model, backend="aot_eager")
+        meter = Meter(called, peak=1e12, sinks=[], log_dir=tmp_path) if metered else None
+        for _ in range(2):
+            with meter.step() if meter else contextlib.nullcontext():
+                checkpoint(called, X, use_reentrant=False).sum().backward()
+        grads.append(model[0].weight.grad)
+        if meter:
+            meter.close()
+    assert torch.equal(grads[0], grads[1])
 
 
 def test_tied_weights_stay_tied_and_frozen_ones_frozen() -> None:

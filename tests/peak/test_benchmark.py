@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mfu_torch.peak import benchmark
+from mfu_torch.peak import benchmark, cpu_time
 from mfu_torch.peak.benchmark import measured_peak
 from mfu_torch.peak.devices import detect_device
 from mfu_torch.records import Device, UnknownPeak
@@ -38,7 +38,10 @@ class QuietClock:
 
 @pytest.fixture(autouse=True)
 def no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "time", QuietClock())
+    clock = QuietClock()
+    monkeypatch.setattr(benchmark, "time", clock)
+    monkeypatch.setattr(cpu_time, "time", clock)
+    monkeypatch.setattr(cpu_time, "cpu_quota", lambda: None)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16", "int8"])

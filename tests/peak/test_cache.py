@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mfu_torch.peak import benchmark, cache
+from mfu_torch.peak import benchmark, cache, cpu_time
 from mfu_torch.peak.benchmark import forget_measured, measured_peak
 from mfu_torch.records import Device, Peak
 
@@ -24,21 +24,25 @@ def warnings_start_afresh() -> None:
     cache._warn_once.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def no_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_time, "cpu_quota", lambda: None)
+
+
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Dtypes that were really measured, in order; each comes out as 100 GFLOP/s."""
     seen: list[str] = []
 
-    def measure(device: Device, dtype: str, reduced: str, seconds: float) -> tuple[Peak, bool]:
+    def measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
         seen.append(dtype)
-        peak = Peak(
+        return Peak(
             flops_per_s=100e9,
             dtype=dtype,
             source="a fake",
             provenance="measured",
             device=device.name,
         )
-        return peak, True
 
     monkeypatch.setattr(benchmark, "_measure", measure)
     return seen
@@ -66,6 +70,22 @@ def test_another_dtype_cpu_thread_count_or_torch_is_measured_anew(
     measured_peak(CPU, "fp32", cache_dir=tmp_path)
     assert measurements == ["fp32", "bf16", "fp32", "fp32", "fp32"]
     assert len(json.loads((tmp_path / "peaks.json").read_text())) == 5
+
+
+def test_another_quota_is_measured_anew_unless_it_leaves_the_threads_all_of_their_time(
+    measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for quota in (None, 1.5, 1.25, 1.5, 2.0, 16.0):
+        monkeypatch.setattr(cpu_time, "cpu_quota", lambda quota=quota: quota)
+        measured_peak(CPU, "fp32", cache_dir=tmp_path)
+    start, end = "AMD EPYC, 2 cores, 2 threads", f"fp32, torch {torch.__version__}"
+    assert list(json.loads((tmp_path / "peaks.json").read_text())) == [
+        f"{start}, {end}",
+        f"{start}, a CPU quota of 1.5, {end}",
+        f"{start}, a CPU quota of 1.25, {end}",
+    ]
+    assert measurements == ["fp32"] * 3
 
 
 @pytest.mark.parametrize("content", CORRUPT, ids=lambda content: repr(content[:20]))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+from fractions import Fraction
+from importlib import resources
+
 import pytest
 
 from mfu_torch.peak.table import DTYPES, Row, _index, find_rows, table
@@ -65,6 +69,28 @@ def test_a_row_is_complete_and_consistent(row: Row) -> None:
     rates = row.flops_per_s
     if "fp8" in rates and "bf16" in rates:
         assert rates["fp8"] >= rates["bf16"]
+
+
+def test_every_figure_is_exactly_what_the_file_says() -> None:
+    text = (resources.files("mfu_torch") / "data" / "peaks.csv").read_text(encoding="utf-8")
+    for row, cells in zip(table(), csv.DictReader(text.splitlines()), strict=True):
+        for dtype, rate in row.flops_per_s.items():
+            cell = cells.get(f"{dtype}_matrix") or cells[dtype]
+            assert rate == float(Fraction(cell) * 10**12), (row.name, dtype)
+        for value, column, unit in (
+            (row.clock_hz, "clock_mhz", 10**6),
+            (row.memory_bytes, "memory_gb", 2**30),
+            (row.bytes_per_s, "mem_bw_gbs", 10**9),
+            (row.flops_per_clock_per_sm, "flops_per_clk_per_sm", 1),
+        ):
+            stated = float(Fraction(cells[column]) * unit) if cells[column] else None
+            assert value == stated, (row.name, column)
+
+
+def test_a_figure_with_a_fraction_is_not_off_by_a_rounding() -> None:
+    # 66.9 * 1e12 is 66900000000000.01.
+    (h100,) = find_rows(Device(name="NVIDIA H100 80GB HBM3", kind="cuda"))
+    assert h100.flops_per_s["fp64"] == 66_900_000_000_000
 
 
 def test_each_name_of_a_row_finds_that_row() -> None:

@@ -31,7 +31,7 @@ def test_what_the_user_gives_wins_over_the_table(given: float | str) -> None:
         peak=Peak(
             flops_per_s=400e12,
             dtype="bf16",
-            source="given by the user",
+            source="Meter(peak=...)",
             provenance="given",
             device="NVIDIA H100 80GB HBM3",
         ),
@@ -48,6 +48,13 @@ def test_a_bare_figure_holds_for_every_dtype_and_device() -> None:
 
 def test_a_peak_holds_for_its_own_dtype_as_it_is() -> None:
     assert resolve_peak(MYSTERY, "bf16", BF16).peak == BF16
+
+
+def test_a_peak_without_a_source_is_whoever_made_its() -> None:
+    peak = resolve_peak(H100, "bf16", Peak(flops_per_s=400e12, dtype="bf16")).peak
+    assert peak is not None
+    assert (peak.flops_per_s, peak.device) == (400e12, "")
+    assert (peak.source, peak.provenance) == ("whoever made this Peak", "given")
 
 
 def test_a_peak_of_another_dtype_is_not_used() -> None:
