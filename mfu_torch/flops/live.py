@@ -45,7 +45,7 @@ NEW = -1
 _mode_depth = torch._C._len_torch_dispatch_stack
 _graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
-_is_autocast_enabled = torch.is_autocast_enabled
+_is_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 class LiveCounter:
@@ -73,7 +73,6 @@ class LiveCounter:
         self._given = given
         self._structure = Structure(model)
         self._watch = CallWatch(model, self._on_forward) if model is not None else None
-        self._device = self._structure.device_type
         self._graphs = self._graphs_before = 0
         # What is known.
         self._counts: list[FlopCount | None] = []  # by id
@@ -82,7 +81,7 @@ class LiveCounter:
         self._hints: set[Hashable] = set()  # of those
         self._pending: dict[MadeOf, int] = {}  # id of steps whose count is unknown so far
         self._hidden = model is None  # no forward call can be seen
-        self._sees_calls = True  # the last step called the model
+        self._by_hint = model is None  # as far as the last step tells, calls are not enough
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
         self._check_at = FIRST_CHECK
@@ -131,7 +130,8 @@ class LiveCounter:
             return
         self._in_step = True
         self._depth = _mode_depth()
-        if self._wanted or index == self._check_at or self._needs_hint(hint):
+        # Without calls that tell, a step is counted from its start or not at all.
+        if self._wanted or index == self._check_at or (self._by_hint and hint not in self._hints):
             self._begin_counted()
 
     def end_step(self, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
@@ -150,13 +150,18 @@ class LiveCounter:
             self._graphs = graphs
             self._excluded = self._excluded or COMPILING
         calls = self._calls
-        self._sees_calls = bool(calls)
-        if failed:
-            return (), len(calls), self._excluded
-        ids = None if counted else self._look_up(tuple(calls), self._hint)
-        if ids is None:
-            ids = self._settle(counted)
-        return ids, len(calls), self._excluded
+        if not counted and not failed and len(calls) == 1:
+            ids = self._micro.alone.get(calls[0])
+            if ids is not None:
+                self._by_hint = False
+                return ids, 1, self._excluded
+        return self._end_other(counted, failed), len(calls), self._excluded
+
+    def _end_other(self, counted: bool, failed: bool) -> tuple[int, ...]:
+        known = () if failed else self._look_up(tuple(self._calls), self._hint)
+        ids = self._settle(counted) if known is None or (counted and not failed) else known
+        self._by_hint = self._hidden or not self._calls or not self._micro.separable
+        return ids
 
     def pause(self) -> None:
         """Work from here on does not belong to the step that it interrupts."""
@@ -179,11 +184,6 @@ class LiveCounter:
             self._wanted = True
 
     # --- the step in progress -------------------------------------------------------------------
-
-    def _needs_hint(self, hint: Hashable) -> bool:
-        """Whether the step must be counted from its start, or not at all, and is a new one."""
-        by_hint = self._hidden or not self._sees_calls or not self._micro.separable
-        return by_hint and hint not in self._hints
 
     def _begin_counted(self) -> None:
         self._stop_counter()  # left over where Ctrl-C came between two of our lines
@@ -244,8 +244,8 @@ class LiveCounter:
             return
         try:
             micro = self._micro
-            autocast = _is_autocast_enabled(self._device)
-            inputs = signature(args, kwargs, module.training, _is_grad_enabled(), autocast)
+            state = (module.training, _is_grad_enabled(), _is_autocast_enabled())
+            inputs = signature(args, kwargs, *state)
             call = micro.numbers.get(inputs, NEW)
             if call == NEW:
                 call = micro.number(inputs)
@@ -290,7 +290,7 @@ class LiveCounter:
         self._look_outside = not self._looked_outside and CAN_WATCH
         if self._look_outside and not self._micro.beside:
             reason = "what runs beside the compiled model is looked at on the step after the first"
-            self._micro.beside = (self._publish_unknown(reason),)
+            self._micro.put_beside(self._publish_unknown(reason))
 
     def _begin_outside(self) -> None:
         watch = self._watch
@@ -375,7 +375,8 @@ class LiveCounter:
 
     def _why_unknown(self) -> str:
         if not self._calls and not self._micro.numbers and self._is_compiled():
-            self._hidden = True  # it was compiled after the meter was made
+            self._hidden = self._by_hint = True  # it was compiled after the meter was made
+            self._micro.alone.clear()
         if self._meets_compiled and not self._why_eager:
             return "compiled code ran in the step; the next one is counted"
         if not self._calls:

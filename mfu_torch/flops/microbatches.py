@@ -43,6 +43,8 @@ class MicroBatches:
         beside: Ids of what a step has beside its forward calls: contractions in the optimizer, or
             what runs beside a compiled model. Usually empty.
         separable: Whether steps are sums of their forward calls.
+        alone: Count ids of a step that has one forward call, by its number: what nearly every step
+            looks up.
     """
 
     def __init__(self, publish: Callable[[FlopCount], int]) -> None:
@@ -50,6 +52,7 @@ class MicroBatches:
         self.ids: dict[int, int] = {}
         self.beside: tuple[int, ...] = ()
         self.separable = True
+        self.alone: dict[int, tuple[int, ...]] = {}
         self._publish = publish
         self._counts: dict[int, FlopCount] = {}
         self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
@@ -71,10 +74,12 @@ class MicroBatches:
         """Remember the count of a forward call."""
         self.ids[call] = self._publish(count)
         self._counts[call] = count
+        self.alone[call] = (self.ids[call], *self.beside)
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
         self.ids.clear()
+        self.alone.clear()
         self._counts.clear()
 
     def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount], first: int) -> bool:
@@ -95,6 +100,7 @@ class MicroBatches:
         trained |= {bool(self._counts[call].backward) for call in calls[:first]}
         if before.hardware or len(trained) > 1:
             self.separable = False
+            self.alone.clear()
             return False
         for call, count in zip(calls[first:], micro[first:], strict=True):
             if call not in self.ids:
@@ -102,8 +108,13 @@ class MicroBatches:
             elif count.hardware != self._counts[call].hardware:
                 self.add(call, count + FlopCount(notes=(VARIES,)))
         if optimizer.hardware and not self.beside:
-            self.beside = (self._publish(optimizer),)
+            self.put_beside(self._publish(optimizer))
         return True
+
+    def put_beside(self, count_id: int) -> None:
+        """From now on every step has this count beside its forward calls."""
+        self.beside = (count_id,)
+        self.alone = {call: (known, count_id) for call, known in self.ids.items()}
 
     def compose(self, calls: Sequence[int]) -> tuple[int, ...] | None:
         """The count ids of a step made of these forward calls, if all of them are known."""

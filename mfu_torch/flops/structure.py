@@ -16,14 +16,11 @@ class Structure:
     """Looks a model over, from time to time.
 
     Attributes:
-        device_type: Of the model's first parameter; ``"cpu"`` without a model.
         note: What has to be said of counts made after a change.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         self.note = ""
-        parameter = next(model.parameters(), None) if model is not None else None
-        self.device_type = parameter.device.type if parameter is not None else "cpu"
         self._model = weakref.ref(model) if model is not None else None
         self._next_look_s = 0.0
         self._seen = self._look()
