@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from mfu_torch.clock.ledger import OpenStep, PauseTime
@@ -53,7 +53,8 @@ class Bookkeeper:
         """Record a count, and before it the peaks that it needs."""
         for dtype in entry.count.by_dtype if entry.count else ():
             if dtype not in self._peaks:
-                with self._own_time("peak"):
+                measured = self._place.described.kind == "cpu" and self._given_peak is None
+                with self._own_time("peak") if measured else nullcontext():
                     peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
                 self._peaks[dtype] = peak
                 self.recorder.put(peak)
@@ -91,8 +92,6 @@ class Bookkeeper:
         return run.with_window(self._window()) if self._resolved else run
 
     def _pause(self, name: str, after_step: int, duration_s: float) -> None:
-        if name == "peak" and duration_s < 1e-3:  # a look-up in a table
-            return
         self.recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
 
     def _put_window(self) -> None:

@@ -264,7 +264,7 @@ def _no_time(steps: Sequence[Step], steady: int) -> str:
         return "no step is recorded"
     if steady:
         return "the steps took no measurable time"
-    return f"no steady step yet ({steps[-1].excluded}); the next ones will have figures"
+    return f"no steady step ({steps[-1].excluded}); steps after it have figures"
 
 
 def _ideal_s(run: Run, steps: Sequence[Step]) -> float | str:

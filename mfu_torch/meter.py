@@ -383,7 +383,9 @@ class Meter:
         return self._clock.host_s
 
     def _waited(self, wait_s: float, batch: object) -> None:
-        if self._last is not None and not self._pause_name:
+        if self._pause_name:
+            return
+        if self._last is not None:
             self._last.data_wait_s = (self._last.data_wait_s or 0.0) + wait_s
         self._waits_known = True
         self._batch = _shapes_of(batch)

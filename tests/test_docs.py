@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from test_readme import (
     blocks_of,
     check_document,
     demo_output,
-    without_measured,
 )
 
+from mfu_torch.figures import Figures
+from mfu_torch.peak import benchmark
+from mfu_torch.records import Device
+from mfu_torch.run.sinks import ConsoleSink
 from mfu_torch.utilization import ideal_time_s, utilization
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -72,10 +76,15 @@ def test_every_label_of_that_report_is_explained() -> None:
         assert f"**{label}**" in page, label
 
 
-def test_the_peak_of_a_busy_machine_has_the_form_of_a_measured_peak() -> None:
+def test_the_refusal_of_a_peak_on_a_busy_machine_is_what_the_console_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmark, "limiting_quota", lambda: "")
+    reason = benchmark._why_disturbed(Device(name="AMD EPYC", kind="cpu"), "fp32", 0.5)
+    stream = io.StringIO()
+    ConsoleSink(stream).write(Figures(step=10, steps=9, time_s=1.0, absent={"mfu": reason}))
     (shown,) = drawings_of("wrong-numbers")
-    assert without_measured(shown) == "peak fp32 <rate> dense, measured: fp32 <matmul>\n"
-    assert "perhaps too low" in shown
+    assert shown == stream.getvalue().partition("\n")[2]
 
 
 # --- what the package says, quoted ---------------------------------------------------------------

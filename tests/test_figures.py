@@ -105,10 +105,25 @@ def test_tokens_that_were_not_always_given_make_no_rate() -> None:
     assert now.samples_per_s == 2.0
 
 
+@pytest.mark.parametrize("first", [None, 0.5])
+def test_waits_that_were_not_always_measured_make_no_share(first: float | None) -> None:
+    steps = [step(0, 1.0, data_wait_s=first), step(1, 1.0, data_wait_s=None)]
+    now = figures(steps, COUNTS, PEAKS, "full", end_to_end=0.1)
+    assert now.data_wait_share is None
+    assert now.absent == {"data_wait_share": "the loop does not iterate over Meter.data(loader)"}
+
+
+def test_a_wait_of_0_is_a_share_of_0_and_excluded_steps_have_no_say_in_it() -> None:
+    steps = [step(0, 1.0, data_wait_s=None, excluded="first step"), step(1, 1.0, data_wait_s=0.0)]
+    now = figures(steps, COUNTS, PEAKS, "full", end_to_end=0.1)
+    assert now.data_wait_share == 0.0
+    assert now.absent == {}
+
+
 def test_only_excluded_steps_make_no_figures() -> None:
     now = figures([step(0, 1.0, excluded="first step")], COUNTS, PEAKS, "full", end_to_end=0.2)
     assert (now.step, now.steps, now.mfu, now.step_s) == (1, 0, None, None)
-    assert now.absent["mfu"] == "no steady step: first step"
+    assert now.absent["mfu"] == "no steady step (first step); steps after it have figures"
     assert now.end_to_end == 0.2
 
 

@@ -40,7 +40,7 @@ def loaded_after(code: str) -> list[str]:
     [
         "import mfu_torch",
         "import mfu_torch; mfu_torch.__version__, dir(mfu_torch)",
-        "from mfu_torch import Peak, MFUError, UnknownPeak, FlopCount, Run, read_run",
+        "from mfu_torch import Device, FlopCount, MFUError, Peak, Run, UnknownPeak, read_run",
         "import mfu_torch.cli",
         "from mfu_torch.cli import main; main(['--help'])",
         "from mfu_torch.cli import main; main(['--version'])",
@@ -67,6 +67,12 @@ def test_the_command_line_does_not_even_load_the_records_for_its_help() -> None:
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(mfu_torch, name) is not None
     assert name in dir(mfu_torch)
+
+
+def test_what_is_returned_and_raised_in_public_has_a_public_name() -> None:
+    assert {"Device", "FlopCount", "MFUError", "Peak", "Run", "UnknownPeak"} <= set(
+        mfu_torch.__all__
+    )
 
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:

@@ -157,6 +157,26 @@ def test_waiting_for_data_is_measured(tmp_path: Path) -> None:
     assert {p.name: p.duration_s for p in loop.sink.of(Pause)}["init"] == 5.0
 
 
+def test_waiting_for_data_inside_a_pause_is_not_part_of_the_step_before(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=2)
+
+    def batches(*waits_s: float) -> Any:
+        for wait_s in waits_s:
+            loop.clock.advance(wait_s)
+            yield wait_s
+
+    with loop.meter:
+        for _ in loop.meter.data(batches(1.0, 0.5, 0.25)):
+            loop.step(0.5)
+            with loop.meter.pause("eval"):
+                for _ in loop.meter.data(batches(4.0, 8.0)):
+                    pass
+    steps = [s for w in loop.sink.of(Window) for s in w.steps]
+    assert [s.data_wait_s for s in steps] == [0.5, 0.25, 0.0]
+    assert [s.duration_s for s in steps] == [1.0, 0.75, 0.5]
+    assert [p.duration_s for p in loop.sink.of(Pause) if p.name == "eval"] == [12.0] * 3
+
+
 def test_a_loop_that_does_not_wait_through_the_meter_has_no_wait(tmp_path: Path) -> None:
     loop = Loop(tmp_path, log_every=2)
     loop.step(1.0)
@@ -359,28 +379,18 @@ def test_a_peak_of_another_dtype_is_not_used(tmp_path: Path) -> None:
     assert figures.model_flops_per_s == 16384.0
 
 
-@pytest.mark.parametrize(
-    ("taken_s", "recorded"),
-    [
-        (3.0, [("peak", 1, 3.0)]),
-        (1 / 512, [("peak", 1, 1 / 512)]),
-        (1 / 1024, []),  # less than a millisecond: a look-up in a table
-    ],
-)
-def test_finding_the_peak_is_a_pause_of_its_own_where_it_takes_time(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    taken_s: float,
-    recorded: list[tuple[str, int, float]],
+@pytest.mark.parametrize("given", [None, PEAK])
+def test_measuring_the_peak_is_a_pause_of_its_own_and_looking_one_up_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
 ) -> None:
-    loop = Loop(tmp_path, log_every=1)
+    loop = Loop(tmp_path, log_every=1, peak=given)
 
-    def measured(*_: Any, **__: Any) -> PeakEntry:
-        loop.clock.advance(taken_s)
+    def found(*_: Any, **__: Any) -> PeakEntry:
+        loop.clock.advance(3.0 if given is None else 0.0)
         peak = Peak(flops_per_s=PEAK, dtype="fp32", source="a test", provenance="measured")
         return PeakEntry(dtype="fp32", peak=peak)
 
-    monkeypatch.setattr(bookkeeping, "resolve_peak", measured)
+    monkeypatch.setattr(bookkeeping, "resolve_peak", found)
     with loop.meter:
         for _ in range(3):
             loop.step(0.75, after_s=0.25)
@@ -388,8 +398,9 @@ def test_finding_the_peak_is_a_pause_of_its_own_where_it_takes_time(
     # What follows the last step is the pause "finish".
     assert [s.duration_s for s in steps] == [1.0, 1.0, 0.75]
     pauses = [p for p in loop.sink.of(Pause) if p.name not in ("init", "finish")]
+    recorded = [("peak", 1, 3.0)] if given is None else []
     assert [(p.name, p.after_step, p.duration_s) for p in pauses] == recorded
-    assert loop.sink.of(End)[0].wall_s == 3.0 + taken_s
+    assert loop.sink.of(End)[0].wall_s == (6.0 if given is None else 3.0)
     assert [p for p in read_run(tmp_path).pauses if p.name == "peak"] == pauses
 
 

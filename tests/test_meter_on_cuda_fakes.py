@@ -156,7 +156,6 @@ def test_a_pause_is_taken_out_on_the_timeline_of_the_gpu(gpu: FakeGpu, tmp_path:
     assert pauses["eval"] == exactly(5.0)
 
 
-@pytest.mark.xfail(reason="after the inner pause, time goes to the step and not to the outer one")
 def test_time_after_a_pause_inside_a_pause_belongs_to_the_outer_one(
     gpu: FakeGpu, tmp_path: Path
 ) -> None:
@@ -170,11 +169,12 @@ def test_time_after_a_pause_inside_a_pause_belongs_to_the_outer_one(
     loop.step(1.0)
     loop.meter.close()
     assert [step.duration_s for step in loop.steps()] == [exactly(1.0)] * 2
-    spent_s = dict.fromkeys(("eval", "checkpoint"), 0.0)
-    for pause in loop.sink.of(Pause):
-        if pause.name in spent_s:
-            spent_s[pause.name] += pause.duration_s
-    assert spent_s == {"eval": exactly(10.0), "checkpoint": exactly(4.0)}
+    spent = [(pause.name, pause.duration_s) for pause in loop.sink.of(Pause)]
+    assert [(name, spent_s) for name, spent_s in spent if name not in ("init", "finish")] == [
+        ("eval", exactly(2.0)),
+        ("checkpoint", exactly(4.0)),
+        ("eval", exactly(8.0)),
+    ]
 
 
 def test_a_long_run_makes_no_more_events_than_a_short_one(gpu: FakeGpu, tmp_path: Path) -> None:
@@ -255,7 +255,6 @@ def test_without_autocast_the_fp32_peak_of_the_same_device_is_the_denominator(
     assert loop.sink.of(Figures)[-1].mfu == pytest.approx(0.250780508, rel=1e-6)
 
 
-@pytest.mark.xfail(reason="autocast's cache of cast weights keeps fake tensors of the shadow alive")
 def test_a_compiled_model_that_is_called_under_autocast_is_counted_on_a_shadow(
     gpu: FakeGpu, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from samples import T, entries, flop_count, header, run, step, term
+from samples import T, count, entries, flop_count, header, run, step, term
 
-from mfu_torch.records import Device, End, Entry, FlopCount, Pause, Peak, Run, Window
+from mfu_torch.records import CountEntry, Device, End, Entry, FlopCount, Pause, Peak, Run, Window
 
 
 def test_records_are_built_by_keyword_only() -> None:
@@ -82,6 +82,18 @@ def test_an_empty_count_is_zero_everywhere() -> None:
     assert FlopCount().by_dtype == {}
 
 
+def test_a_count_is_one_line_of_text_that_names_the_phases_it_has() -> None:
+    assert str(flop_count()) == (
+        "model 30.0 TFLOP (forward 10.0 TFLOP, backward 20.0 TFLOP, recompute 10.0 TFLOP, "
+        "optimizer 500 GFLOP), hardware 40.5 TFLOP"
+    )
+    unknown = flop_count(terms=(term("forward", 64, 64),), uncounted={"my::scan": 4, "my::conv": 1})
+    assert f"{unknown}" == (
+        "model 64 FLOP (forward 64 FLOP), hardware 64 FLOP, not counted: my::scan, my::conv"
+    )
+    assert str(FlopCount()) == "model 0 FLOP (nothing), hardware 0 FLOP"
+
+
 def test_a_run_is_sorted_from_its_entries() -> None:
     made = Run.from_entries(entries())
     assert [each.index for each in made.steps] == [0, 1, 2, 3, 4]
@@ -89,6 +101,22 @@ def test_a_run_is_sorted_from_its_entries() -> None:
     assert list(made.counts) == [0]
     assert [pause.name for pause in made.pauses] == ["init", "eval", "eval"]
     assert made.end == End(wall_s=20.0, reason="completed")
+
+
+def test_the_count_of_a_step_is_the_sum_of_those_that_it_had() -> None:
+    outside = CountEntry(id=1, count=FlopCount(terms=(term("forward", T, T, op="aten.bmm"),)))
+    made = run(counts={0: count(), 1: outside})
+    assert made.count_of(step(0, 1.0)) == flop_count()
+    both = made.count_of(step(0, 1.0, count_ids=(0, 1, 0)))
+    assert isinstance(both, FlopCount)
+    assert both.model == 61 * T  # 30 + 1 + 30
+    assert both.by_op == {"aten.mm": 81 * T, "aten.bmm": T}  # 40.5 + 40.5
+
+
+def test_the_count_of_a_step_that_lacks_a_part_is_the_reason() -> None:
+    made = run(counts={0: count(), 1: CountEntry(id=1, unknown="the count failed")})
+    assert made.count_of(step(0, 1.0, count_ids=(0, 1))) == "the count failed"
+    assert made.count_of(step(0, 1.0, count_ids=(0, 7))) == "they were never counted"
 
 
 @pytest.mark.parametrize("lines", [[], entries()[1:]])

@@ -54,13 +54,35 @@ def test_a_rate_that_no_device_has_is_refused(value: float | str) -> None:
         (9.996e14, "FLOP/s", "1.00 PFLOP/s"),  # three digits make it 1000 T
         (13_100, "", "13.1k"),
         (999.6, "", "1.00k"),
-        (2, "B", "2.00 B"),
-        (0, "B", "0 B"),
+        (999.4, "", "999"),
+        (2.5, "B", "2.50 B"),
+        (1000, "B", "1.00 kB"),
         (5e21, "FLOP", "5000 EFLOP"),
     ],
 )
 def test_quantities_have_three_digits_and_a_prefix(value: float, unit: str, text: str) -> None:
     assert scaled(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0, "B", "0 B"),
+        (2, "B", "2 B"),
+        (64, "FLOP", "64 FLOP"),
+        (512.0, "FLOP/s", "512 FLOP/s"),
+        (7, "", "7"),
+        (999, "", "999"),
+        (-3, "B", "-3 B"),
+    ],
+)
+def test_small_whole_quantities_have_no_decimals(value: float, unit: str, text: str) -> None:
+    assert scaled(value, unit) == text
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_quantity_that_is_not_finite_is_text_too(value: float) -> None:
+    assert str(value) in scaled(value, "B")
 
 
 def test_significant_digits_never_need_an_exponent() -> None:

@@ -24,6 +24,7 @@ from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.counter import CAN_WATCH, FlopCounter
 from mfu_torch.flops.dynamo import CompiledEntries, compiled_graphs, is_compiled
 from mfu_torch.flops.microbatches import MicroBatches
+from mfu_torch.flops.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
 from mfu_torch.flops.structure import Structure
@@ -87,7 +88,7 @@ class LiveCounter:
         self._check_at = FIRST_CHECK
         self._why_eager = ""
         self._meets_compiled = False  # compiled code was entered in a step
-        self._looked_outside = False
+        self._outside = OutsideLook()
         # The step in progress.
         self._in_step = False
         self._index = 0
@@ -102,8 +103,6 @@ class LiveCounter:
         self._first = 0  # forward call from which on it is counted
         self._pieces: list[FlopCount] = []
         self._carry = FlopCount()  # counted before a pause that interrupts it
-        self._look_outside = False
-        self._outside: FlopCounter | None = None
 
     def attach(self) -> None:
         """Start watching the model's forward calls."""
@@ -118,7 +117,7 @@ class LiveCounter:
         if self._watch is not None:
             self._watch.detach()
         self._stop_counter()
-        self._stop_outside()
+        self._outside.stop()
 
     def begin_step(self, index: int, hint: Hashable) -> None:
         """A step starts. ``hint`` stands for the input shapes where no forward call is seen."""
@@ -143,8 +142,8 @@ class LiveCounter:
         if counted:
             self._cut()
             self._stop_counter()
-        elif self._outside is not None:
-            self._learn_outside(self._outside, failed)
+        elif self._outside.active:
+            self._learn_outside(failed)
         graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
@@ -191,8 +190,9 @@ class LiveCounter:
             self._check_at *= 10
             if not self._wanted and (self._why_eager or self._is_compiled()):
                 return
-        if self._look_outside:
-            self._begin_outside()
+        if self._outside.wanted and self._watch is not None:
+            self._excluded = COUNTING
+            self._outside.begin(self._watch)
             return
         if not self._why_eager and self._is_compiled():
             if self._model is not None and not self._hidden:
@@ -267,7 +267,8 @@ class LiveCounter:
             except ShadowError as error:
                 self._no_shadow(error)
             else:
-                self._expect_outside()
+                if self._outside.expect() and not self._micro.beside:
+                    self._micro.put_beside(self._publish_unknown(EXPECTED))
                 return
             if compiled_graphs() == self._graphs_before:
                 return  # code whose first run is an eager one is compiled otherwise, or never
@@ -284,54 +285,19 @@ class LiveCounter:
             error,
         )
 
-    # --- beside a compiled model ------------------------------------------------------------------
-
-    def _expect_outside(self) -> None:
-        self._look_outside = not self._looked_outside and CAN_WATCH
-        if self._look_outside and not self._micro.beside:
-            reason = "what runs beside the compiled model is looked at on the step after the first"
-            self._micro.put_beside(self._publish_unknown(reason))
-
-    def _begin_outside(self) -> None:
-        watch = self._watch
-        assert watch is not None  # a shadow was made of its model
-        self._excluded = COUNTING
-        self._look_outside = False
-        outside = FlopCounter(where=lambda: not watch.inside and _graph_task() == -1)
-        outside.__enter__()
-        self._outside = outside
-
-    def _stop_outside(self) -> None:
-        outside, self._outside = self._outside, None
-        if outside is not None:
-            outside.__exit__(None, None, None)
-
-    def _learn_outside(self, outside: FlopCounter, failed: bool) -> None:
-        self._stop_outside()
-        if failed:
-            self._look_outside = True
-            return
-        self._looked_outside = True
-        self._wanted = False
-        count = outside.take(f"counted on step {self._index}, beside the compiled model")
-        notes = []
-        if count.hardware:
-            notes.append(f"what runs beside the compiled model is as on step {self._index}")
-        if count.forward:
-            # Inside the engine, what belongs to the model cannot be told from what does not.
-            notes.append(
-                "contractions outside of the compiled model, in the loss say: their forward is in "
-                "the count, their backward (about twice as much) is not"
-            )
-        self._publish(count + FlopCount(notes=tuple(notes)), *self._micro.beside)
-        self._resolve_pending()
-
     # --- from what was counted to what is known --------------------------------------------------
 
     def _look_up(self, calls: tuple[int, ...], hint: Hashable) -> tuple[int, ...] | None:
         if calls and self._micro.separable and not self._hidden:
             return self._micro.compose(calls)
         return self._whole.get((hint, () if self._hidden else calls))
+
+    def _learn_outside(self, failed: bool) -> None:
+        count = self._outside.end(self._index, failed=failed)
+        if count is not None:
+            self._wanted = False
+            self._publish(count, *self._micro.beside)
+            self._resolve_pending()
 
     def _settle(self, counted: bool) -> tuple[int, ...]:
         """A step of a new kind, or one that was counted: its count ids."""
@@ -342,7 +308,7 @@ class LiveCounter:
         if counted:
             self._learn(calls)
         ids = self._look_up(calls, self._hint)
-        self._wanted = ids is None or self._look_outside
+        self._wanted = ids is None or self._outside.wanted
         if ids is not None:
             self._resolve_pending()
             return ids

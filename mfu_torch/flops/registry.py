@@ -93,8 +93,9 @@ def register_flops(
     built-in ones.
 
     Args:
-        op: ``torch.ops.mylib.myop``, one of its overloads, or its name ``"mylib::myop"``. A name
-            may be given before the library that defines it is imported.
+        op: ``torch.ops.mylib.myop``, one of its overloads, or its name, ``"mylib::myop"`` or as
+            reports print it, ``"mylib.myop"``. A name may be given before the library that defines
+            it is imported.
         fn: Called as ``fn(*args, result=result, **kwargs)``; returns the FLOPs of that call, a
             multiply-add being 2: for ``(m, k) @ (k, n)`` this is ``2 * m * k * n``.
 
@@ -171,10 +172,10 @@ def _as_op_flops(value: Any) -> OpFlops:
 
 def _key(op: object) -> str:
     if isinstance(op, str):
-        op = _DOTTED.sub(r"\1::\2", op)
+        given, op = op, _DOTTED.sub(r"\1::\2", op)
         if not _NAME.fullmatch(op):
             raise ValueError(
-                f"register_flops({op!r}, ...): not the name of an op; expected the form "
+                f"register_flops({given!r}, ...): not the name of an op; expected the form "
                 '"library::op", e.g. "aten::mm" or "mylib::myop"'
             )
         return op

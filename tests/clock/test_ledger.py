@@ -8,7 +8,7 @@ from mfu_torch.clock.ledger import TAIL, Ledger, OpenStep, PauseTime
 def test_a_step_lasts_from_its_start_to_the_start_of_the_next() -> None:
     clock = FakeClock()
     ledger = Ledger(clock)
-    first, second = OpenStep(0, None, None), OpenStep(1, None, None)
+    first, second = OpenStep(0, None, None, None), OpenStep(1, None, None, None)
     ledger.begin(first)
     clock.advance(0.5)
     ledger.begin(first, TAIL)
@@ -21,7 +21,7 @@ def test_a_step_lasts_from_its_start_to_the_start_of_the_next() -> None:
 def test_a_pause_is_taken_out_of_the_step_that_it_interrupts() -> None:
     clock = FakeClock()
     ledger = Ledger(clock)
-    step, following = OpenStep(0, None, None), OpenStep(1, None, None)
+    step, following = OpenStep(0, None, None, None), OpenStep(1, None, None, None)
     pause = PauseTime("eval", 0)
     ledger.begin(step)
     clock.advance(1.0)
@@ -37,7 +37,7 @@ def test_a_pause_is_taken_out_of_the_step_that_it_interrupts() -> None:
 def test_phases_are_booked_by_name_within_the_step() -> None:
     clock = FakeClock()
     ledger = Ledger(clock)
-    step = OpenStep(0, None, None)
+    step = OpenStep(0, None, None, None)
     for label, spent_s in (("", 1.0), ("forward", 2.0), ("", 4.0), ("forward", 8.0)):
         ledger.begin(step, label)
         clock.advance(spent_s)
@@ -50,7 +50,7 @@ def test_phases_are_booked_by_name_within_the_step() -> None:
 def test_nothing_is_complete_before_the_device_has_reached_the_marks() -> None:
     clock = FakeClock(lag_s=10.0)
     ledger = Ledger(clock)
-    step = OpenStep(0, None, None)
+    step = OpenStep(0, None, None, None)
     ledger.begin(step)
     clock.advance(1.0)
     ledger.begin(PauseTime("finish", 1), closes=step)
@@ -66,7 +66,7 @@ def test_nothing_is_complete_before_the_device_has_reached_the_marks() -> None:
 def test_closing_waits_for_the_device() -> None:
     clock = FakeClock(lag_s=10.0)
     ledger = Ledger(clock)
-    step = OpenStep(0, None, None)
+    step = OpenStep(0, None, None, None)
     ledger.begin(step)
     clock.advance(1.0)
     ledger.begin(PauseTime("finish", 1), closes=step)
@@ -79,7 +79,7 @@ def test_marks_are_given_back_so_that_a_pool_does_not_grow() -> None:
     ledger = Ledger(clock)
     last = None
     for index in range(1000):
-        step = OpenStep(index, None, None)
+        step = OpenStep(index, None, None, None)
         ledger.begin(step, closes=last)
         ledger.begin(step, TAIL)
         ledger.poll()
@@ -91,7 +91,7 @@ def test_marks_are_given_back_so_that_a_pool_does_not_grow() -> None:
 def test_the_parts_sum_to_the_wall_time() -> None:
     clock = FakeClock()
     ledger = Ledger(clock)
-    init, step, pause, after = PauseTime("init", 0), OpenStep(0, None, None), None, None
+    init, step = PauseTime("init", 0), OpenStep(0, None, None, None)
     pause, after = PauseTime("checkpoint", 1), PauseTime("finish", 1)
     parts = ((init, ""), (step, ""), (step, TAIL), (pause, ""), (step, TAIL))
     for k, (owner, label) in enumerate(parts):

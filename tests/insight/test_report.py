@@ -11,6 +11,7 @@ from samples import T, count, entries, flop_count, header, peak, run, step, term
 
 from mfu_torch.insight.report import render_report
 from mfu_torch.records import (
+    Attention,
     CountEntry,
     Device,
     End,
@@ -42,7 +43,7 @@ NVIDIA H100 80GB HBM3 | 5 steps | 20.0 s | completed
 MFU           30.0 % steady-state, 7.5 % end-to-end   (attention full; causal: 27.0 %)
 HFU           41.0 % steady-state
 model         30.0 TFLOP/s per device
-throughput    1.00k tokens/s, 2.00 samples/s
+throughput    1.00k tokens/s, 2 samples/s
 step time     1.00 s mean, 1.10 s p95, over 4 steady steps
 data wait     2.0 % of the step time
 memory        61.0 GB at its peak
@@ -86,6 +87,24 @@ def test_the_causal_convention_changes_places_with_the_full_one() -> None:
         "HFU           37.0 % steady-state",
         "model         27.0 TFLOP/s per device",
     ]
+
+
+@pytest.mark.parametrize("attention", ["full", "causal"])
+def test_where_both_conventions_agree_the_other_one_is_not_shown(attention: Attention) -> None:
+    terms = (term("forward", 10 * T, 10 * T), term("backward", 20 * T, 20 * T))
+    made = blocks(run(header=header(attention=attention), counts={0: count(terms=terms)}))
+    # 30 T / 100 T/s = 0.30 s a step of 1 s; 5 * 0.30 / 20
+    assert made[1].splitlines()[0] == (
+        f"MFU           30.0 % steady-state, 7.5 % end-to-end   (attention {attention})"
+    )
+    assert "  model FLOPs                     30.0 TFLOP" in made[3].splitlines()
+
+
+def test_a_run_that_does_not_wait_through_the_meter_has_no_line_on_data() -> None:
+    steps = (step(0, 1.0, data_wait_s=None), step(1, 1.0, data_wait_s=None))
+    made = blocks(run(windows=(Window(steps=steps, wall_s=2.0),)))
+    assert "data wait" not in "\n".join(made)
+    assert not made[-1].startswith("Not known")
 
 
 def test_one_rank_of_many_says_so() -> None:
@@ -152,7 +171,7 @@ def test_given_flops_are_a_phase_of_their_own() -> None:
         """
 FLOPs per step (5 of 5 steps)
   given                           6.00 TFLOP (100.0 %)
-  model FLOPs                     6.00 TFLOP   (attention causal: 6.00 TFLOP)
+  model FLOPs                     6.00 TFLOP
   hardware FLOPs                  6.00 TFLOP
   by dtype                        bf16 6.00 TFLOP (100.0 %)
   how                             given to the meter
@@ -190,7 +209,7 @@ def test_an_unknown_peak_is_explained_with_the_line_that_supplies_it() -> None:
     unknown = {"bf16": PeakEntry(dtype="bf16", unknown="no peak for 'RTX 9090' bf16")}
     made = blocks(run(peaks=unknown))
     assert made[1].splitlines()[:3] == [
-        "MFU           - steady-state, - end-to-end   (attention full; causal: -)",
+        "MFU           - steady-state, - end-to-end   (attention full)",
         "HFU           - steady-state",
         "model         30.0 TFLOP/s per device",
     ]
@@ -213,8 +232,8 @@ def test_an_unknown_count_is_explained_with_the_line_that_supplies_it() -> None:
     assert made[-1] == block(
         """
 Not known
-  MFU, HFU, end-to-end MFU, model FLOP/s: the count failed: KeyError -> Meter(...,
-    flops=FLOPS_PER_STEP)
+  MFU, HFU, end-to-end MFU, model FLOP/s: the count failed: KeyError -> Meter(..., flops={"bf16":
+    MODEL_FLOPS_PER_STEP})
 """
     )
 
@@ -234,7 +253,7 @@ Not known
 def test_samples_alone_are_throughput_enough() -> None:
     steps = (step(0, 1.0, tokens=None),)
     made = blocks(run(windows=(Window(steps=steps, wall_s=1.0),)))
-    assert "throughput    2.00 samples/s" in made[1]
+    assert "throughput    2 samples/s" in made[1]
     assert not made[-1].startswith("Not known")
 
 
@@ -243,10 +262,12 @@ def test_more_than_the_peak_is_reported_as_measured_with_the_likely_causes() -> 
     lines = blocks(run(peaks={"bf16": peak("bf16", 20e12), "fp32": peak("fp32")}))[1].splitlines()
     assert lines[0].startswith("MFU           150.0 % steady-state, 37.5 % end-to-end")
     indent = 14 * " "
-    assert lines[2:4] == [
+    assert lines[2:5] == [
         indent
         + "above 100 % of the peak; likely causes: the peak of another dtype, a sparse peak, a",
-        indent + "clock above the rated boost, a factor 1000 in the inputs",
+        indent
+        + "clock above the rated boost or above that of the measurement, a factor 1000 in the",
+        indent + "inputs",
     ]
 
 
@@ -257,7 +278,7 @@ def test_a_run_without_steps_shows_where_its_time_went() -> None:
             """
 NVIDIA H100 80GB HBM3 | 0 steps | 20.0 s | completed
 
-MFU           - steady-state, - end-to-end   (attention full; causal: -)
+MFU           - steady-state, - end-to-end   (attention full)
 HFU           - steady-state
 
 Where the wall time went                                 seconds     share %   MFU gap, points
@@ -280,7 +301,7 @@ def test_a_run_that_has_only_begun_has_a_report() -> None:
             """
 NVIDIA H100 80GB HBM3 | 0 steps | 0 s | no end record: still running, or its process was killed
 
-MFU           - steady-state, - end-to-end   (attention full; causal: -)
+MFU           - steady-state, - end-to-end   (attention full)
 HFU           - steady-state
 
 Not known
@@ -297,7 +318,7 @@ def test_a_run_of_excluded_steps_has_an_end_to_end_mfu_only() -> None:
         run(windows=(Window(steps=steps, wall_s=3.0),), pauses=(), end=None)
     )  # end-to-end: 2 * 0.30 / 3 = 20 %
     assert made[1].splitlines() == [
-        "MFU           - steady-state, 20.0 % end-to-end   (attention full; causal: -)",
+        "MFU           - steady-state, 20.0 % end-to-end   (attention full)",
         "HFU           - steady-state",
     ]
     rows = [line.split("  ") for line in made[2].splitlines()[1:4]]
@@ -306,7 +327,12 @@ def test_a_run_of_excluded_steps_has_an_end_to_end_mfu_only() -> None:
         ["excluded: first step (1)", "2.0000", "66.7", "-"],
         ["excluded: shapes changed (1)", "1.0000", "33.3", "-"],
     ]
-    assert made[-1] == "Not known\n  MFU, HFU, model FLOP/s: no steady step: shapes changed"
+    assert made[-1] == block(
+        """
+Not known
+  MFU, HFU, model FLOP/s: no steady step (shapes changed); steps after it have figures
+"""
+    )
 
 
 @dataclass

@@ -157,6 +157,39 @@ def test_a_window_of_the_first_step_alone_has_only_an_end_to_end_value(tmp_path:
     assert "throughput/tokens_per_s" not in found  # step() was not given tokens
 
 
+def test_a_loop_that_does_not_wait_through_the_meter_has_no_curve_of_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock()
+    model, x = Attention(), torch.randn(1, 1, 4, 8)
+    with Meter(model, log_dir=tmp_path, log_every=2, peak=PEAK, clock=clock) as meter:
+        for _ in range(2):
+            with meter.step(tokens=768):
+                model(x).sum().backward()
+                clock.advance(1.5)
+    assert "time/step_s" in curves(tmp_path)
+    assert "time/data_wait_share" not in curves(tmp_path)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "step     2  1.50 s/step  MFU 50.0 %  HFU 58.3 %  1.02 kFLOP/s  512 tok/s"
+    )
+
+
+def test_a_later_run_in_the_same_folder_has_curves_of_its_own(tmp_path: Path) -> None:
+    for peak in (PEAK, 2 * PEAK, 4 * PEAK):
+        train(tmp_path, peak=peak)
+    # 0.5 as worked out above, at one, two and four times the peak.
+    for folder, mfu in ((tmp_path, 0.5), (tmp_path / "run-2", 0.25), (tmp_path / "run-3", 0.125)):
+        assert curves(folder)["mfu/mfu"] == near((2, mfu), (4, mfu), (5, mfu / 2))
+        assert len(list(folder.glob("events.out.tfevents.*"))) == 1
+    # The run files stay side by side, where `mfu-torch report FOLDER` finds them.
+    assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == [
+        "run-2.jsonl",
+        "run-3.jsonl",
+        "run.jsonl",
+    ]
+    assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {tmp_path}
+
+
 def test_without_a_peak_of_its_dtype_there_are_rates_and_times_but_no_share(
     tmp_path: Path,
 ) -> None:
@@ -181,7 +214,7 @@ def test_the_text_page_holds_the_convention_the_peak_and_how_flops_were_counted(
     train(tmp_path)
     page = text(tmp_path)
     assert "| attention | every attention score is counted (convention `full`) |" in page
-    assert "| peak fp32 | 2.05 kFLOP/s dense, given: given by the user |" in page
+    assert "| peak fp32 | 2.05 kFLOP/s dense, given: Meter(peak=...) |" in page
     assert "| FLOPs | counted on step 0 as it trained |" in page
     assert "| not counted | nothing |" in page
     assert "| time | a fake clock |" in page
@@ -194,7 +227,7 @@ def test_the_console_beside_it_prints_a_line_per_window(
     train(tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("mfu_torch on ") and lines[0].endswith(", attention full")
-    assert lines[1] == "peak fp32 2.05 kFLOP/s dense, given: given by the user"
+    assert lines[1] == "peak fp32 2.05 kFLOP/s dense, given: Meter(peak=...)"
     assert [line.removeprefix("step     ") for line in lines[2:]] == [
         "2  1.50 s/step  MFU 50.0 %  HFU 58.3 %  1.02 kFLOP/s  512 tok/s  data wait 16.7 %",
         "4  1.50 s/step  MFU 50.0 %  HFU 58.3 %  1.02 kFLOP/s  512 tok/s  data wait 25.0 %",

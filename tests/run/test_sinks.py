@@ -58,6 +58,11 @@ def test_another_attention_convention_stands_beside_mfu() -> None:
     assert "  MFU(causal) 41.2 %  HFU 41.9 %" in printed(header(attention="causal"), now())[-1]
 
 
+def test_a_wait_that_was_not_measured_is_not_shown_as_none() -> None:
+    assert printed(now(data_wait_share=0.0)) == [LINE.replace("2.1 %", "0.0 %")]
+    assert printed(now(data_wait_share=None)) == [LINE.removesuffix("  data wait 2.1 %")]
+
+
 def test_samples_are_shown_where_tokens_are_not_known() -> None:
     assert "  6.40 samples/s  " in printed(now(tokens_per_s=None))[0]
 
@@ -72,8 +77,9 @@ def test_an_unknown_mfu_is_a_dash_and_its_reason_is_printed_once() -> None:
 
 
 def test_a_window_without_a_steady_step_says_so_and_nothing_else() -> None:
-    compiling = Figures(step=1, steps=0, time_s=0.0, absent={"mfu": "no steady step: first step"})
-    assert printed(compiling) == ["step     1  no steady step: first step"]
+    reason = "no steady step (first step); steps after it have figures"
+    compiling = Figures(step=1, steps=0, time_s=0.0, absent={"mfu": reason})
+    assert printed(compiling) == [f"step     1  {reason}"]
 
 
 def test_more_than_the_peak_is_printed_as_measured_with_the_causes_once() -> None:
@@ -82,9 +88,10 @@ def test_more_than_the_peak_is_printed_as_measured_with_the_causes_once() -> Non
     assert lines[0].startswith("step    40  312 ms/step  MFU 131.0 %  HFU 131.0 %")
     indent = 6 * " "
     causes = "the peak of another dtype, a sparse peak, a clock"
+    more = "above the rated boost or above that of the measurement, a factor 1000 in the inputs"
     assert lines[1:3] == [
         f"{indent}MFU above 100 % of the peak; likely causes: {causes}",
-        f"{indent}above the rated boost, a factor 1000 in the inputs",
+        f"{indent}{more}",
     ]
     assert lines[3:] == lines[:1]
 
@@ -119,7 +126,7 @@ def test_what_has_no_line_of_its_own_prints_nothing() -> None:
         {"step_s": 1e9, "mfu": 1e7, "hfu": 1e7, "model_flops_per_s": 1e30, "tokens_per_s": 1e30},
         {"mfu": float("nan"), "hfu": float("inf"), "step_s": float("nan")},
         {"mfu": None, "absent": {"mfu": "because " * 60}},
-        {"steps": 0, "absent": {"mfu": "no steady step: " + "x" * 300}},
+        {"steps": 0, "absent": {"mfu": "no steady step (" + "x" * 300}},
         {"mfu": None, "absent": {"mfu": "x" * 300}},
         dict.fromkeys(("mfu", "hfu", "step_s", "model_flops_per_s", "tokens_per_s")),
     ],
