@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def batches_of(text: torch.Tensor, batch: int, seq: int) -> DataLoader:
     windows = TensorDataset(text[: len(text) // seq * seq].view(-1, seq).long())
     order = torch.Generator().manual_seed(0)
     return DataLoader(windows, batch, shuffle=True, drop_last=True, generator=order)
+
+
+def typed(path: Path) -> Path:
+    """The path as it can be typed in this folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def main() -> None:
@@ -80,7 +86,10 @@ def main() -> None:
                 print(f"step {step}: {loss / math.log(2):.2f} bits per byte of held-out text")
                 with meter.pause("checkpoint"):
                     torch.save(model.state_dict(), meter.log_dir / "checkpoint.pt")
-    print(f"\n{meter.summary()}\n\nThe curves: tensorboard --logdir {meter.log_dir}")
+    tensorboard = Path(sys.executable).with_name("tensorboard")
+    print(
+        f"\n{meter.summary()}\n\nThe curves: {typed(tensorboard)} --logdir {typed(meter.log_dir)}"
+    )
 
 
 if __name__ == "__main__":
