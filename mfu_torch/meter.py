@@ -30,14 +30,22 @@ from torch import nn
 
 from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
-from mfu_torch.clock.ledger import TAIL, Ledger, OpenStep, PauseTime
+from mfu_torch.clock.ledger import TAIL
+from mfu_torch.clock.timeline import Timeline
 from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.live import LiveCounter
-from mfu_torch.flops.signature import signature, without_values
+from mfu_torch.flops.signature import shapes_of
 from mfu_torch.peak.resolve import Given, check_given
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
-from mfu_torch.session import check_device, given_count, open_recorder, place_of
+from mfu_torch.session import (
+    check_device,
+    check_model,
+    check_sinks,
+    given_count,
+    open_recorder,
+    place_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +94,7 @@ class Meter:
         sync: bool = False,
         group: Any = None,
     ) -> None:
-        _check_model(model)
+        check_model(model)
         if attention not in ("full", "causal"):
             raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
         whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
@@ -95,7 +103,7 @@ class Meter:
         if device is not None and not isinstance(device, Device):
             check_device(device)
         check_given(peak)
-        _check_sinks(sinks)
+        check_sinks(sinks)
         self._model = model
         self._log_dir = log_dir
         self._log_every = int(log_every)
@@ -109,15 +117,10 @@ class Meter:
         self._group = group
         self._context = StepContext(self._begin, self._end)
         self._started = self._running = self._closed = self._down = False
-        self._open: OpenStep | None = None  # the step that we are in
-        self._last: OpenStep | None = None  # the step that time still goes to
-        self._label = ""
-        self._pause_name = ""  # the pause that we are in
         self._waits_known = False  # the loop waits for its data through Meter.data
         self._tokens: int | None = None
         self._samples: int | None = None
         self._batch: Hashable = None
-        self._next_index = 0
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -145,8 +148,7 @@ class Meter:
             return
         place = place_of(self._model, self._device, self._group)
         self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
-        self._ledger = Ledger(self._clock)
-        self._ledger.begin(PauseTime("init", 0))
+        self._time = Timeline(self._clock, self._stand_down)
         recorder, run_path = open_recorder(
             place,
             log_dir=self._log_dir,
@@ -162,7 +164,7 @@ class Meter:
             run_path,
             log_every=self._log_every,
             given_peak=self._given_peak,
-            own_time=self._own_time,
+            own_time=self._time.own_time,
         )
         self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
         self._live.attach()
@@ -178,23 +180,10 @@ class Meter:
         atexit.unregister(self.close)
         self._live.detach()
         try:
-            self._close_ledger()
+            self._books.take(self._time.close())
         except Exception as error:  # the device may be in a failed state; the file must be whole
             self._recorder.warn("the last steps could not be timed: %s", _first_line(error))
-        self._books.close(self._ledger.wall_s, reason)
-
-    def _close_ledger(self) -> None:
-        if self._open is not None:
-            self._open.failed = True
-        finish = PauseTime("finish", self._next_index)
-        self._ledger.begin(finish, closes=self._last)
-        self._ledger.begin(finish)
-        done = self._ledger.poll(wait=True)
-        if self._last is not None and not self._last.failed:
-            # No step follows: the time since the last one was left belongs to no step.
-            finish.duration_s += self._last.tail_s
-            self._last.tail_s = 0.0
-        self._books.take(done)
+        self._books.close(self._time.wall_s, reason)
 
     @property
     def run(self) -> Run:
@@ -206,7 +195,7 @@ class Meter:
         if not self._started:
             raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
         if self._running and not self._down:
-            self._books.take(self._ledger.poll())
+            self._books.take(self._time.poll())
         return self._books.run()
 
     def summary(self) -> str:
@@ -237,7 +226,7 @@ class Meter:
     def _begin(self) -> None:
         if self._down:
             return
-        if self._open is not None or self._pause_name or not self._running:
+        if not self._running or self._time.open is not None or self._time.pause:
             self._check_begin()
         try:
             tokens, samples = self._tokens, self._samples
@@ -245,18 +234,14 @@ class Meter:
                 tokens = self._as_int("tokens", tokens)
             if not (type(samples) is int or samples is None):
                 samples = self._as_int("samples", samples)
-            index = self._next_index
-            self._next_index = index + 1
-            step = OpenStep(index, tokens, samples, 0.0 if self._waits_known else None)
-            self._ledger.begin(step, "", self._last)
-            self._open = self._last = step
-            if index >= self._books.due and self._books.take(self._ledger.poll()):
+            step = self._time.begin(tokens, samples, 0.0 if self._waits_known else None)
+            if step.index >= self._books.due and self._books.take(self._time.poll()):
                 self._live.revalidate()
-            self._live.begin_step(index, (tokens, samples, self._batch))
+            self._live.begin_step(step.index, (tokens, samples, self._batch))
         except Exception as error:
             self._stand_down(error)
         except BaseException:  # Ctrl-C in here: the step was not entered, so it is never left
-            self._abandon()
+            self._end(failed=True)
             raise
 
     def _check_begin(self) -> None:
@@ -265,27 +250,21 @@ class Meter:
         Raises:
             RuntimeError: Where no step can begin.
         """
-        if self._open is not None:
+        if self._running and self._time.open is not None:
             raise RuntimeError(
                 "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
             )
-        if self._pause_name:
+        if self._running and self._time.pause:
             raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
         self.start()
 
-    def _abandon(self) -> None:
-        step, self._open = self._open, None
-        if step is not None:
-            step.failed = True
-            self._live.end_step(failed=True)
-
     def _end(self, failed: bool) -> None:
-        step, self._open = self._open, None
+        step = self._time.open
         if step is None or self._down:
             return
         try:
             step.failed = failed
-            self._ledger.begin(step, TAIL)
+            self._time.end(step)
             step.count_ids, step.micro_batches, excluded = self._live.end_step(failed=failed)
             step.excluded = excluded if step.index else excluded or "first step"
         except Exception as error:
@@ -302,23 +281,11 @@ class Meter:
         """
         if not name or name == TAIL:
             raise ValueError(f"phase name is {name!r}; expected a name other than {TAIL!r}")
-        return self._phase(name)
-
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
         if self._down:
-            yield
-            return
-        if self._open is None:
+            return contextlib.nullcontext()
+        if not self._running or self._time.open is None:
             raise RuntimeError(f"phase({name!r}) outside of a step; phases are parts of a step")
-        outer, self._label = self._label, name
-        self._time_goes_to(self._open, name)
-        try:
-            yield
-        finally:
-            self._label = outer
-            if self._open is not None:
-                self._time_goes_to(self._open, outer)
+        return self._time.phase(name)
 
     @contextlib.contextmanager
     def pause(self, name: str) -> Iterator[None]:
@@ -326,6 +293,9 @@ class Meter:
 
         It is left out of the steady-state MFU, counts in the end-to-end MFU, and is reported by
         name. Work inside is not counted.
+
+        Raises:
+            ValueError: If the name is no text, or empty.
         """
         if not isinstance(name, str) or not name:
             raise ValueError(f"pause name is {name!r}; expected a name, e.g. 'eval'")
@@ -334,44 +304,15 @@ class Meter:
         if self._down or self._closed:
             yield
             return
-        outer, self._pause_name = self._pause_name, name
-        if not outer:
+        inside_another = bool(self._time.pause)
+        if not inside_another:
             self._live.pause()
-        self._time_goes_to(PauseTime(name, self._next_index))
         try:
-            yield
+            with self._time.pausing(name):
+                yield
         finally:
-            self._pause_name = outer
-            if not outer:
-                self._live.resume(in_step=self._open is not None)
-            self._resume_time()
-
-    @contextlib.contextmanager
-    def _own_time(self, name: str) -> Iterator[None]:
-        """Time that the meter itself takes, wherever that happens."""
-        self._time_goes_to(PauseTime(name, self._next_index))
-        try:
-            yield
-        finally:
-            self._resume_time()
-
-    def _resume_time(self) -> None:
-        if self._pause_name:
-            self._time_goes_to(PauseTime(self._pause_name, self._next_index))
-        elif self._open is not None:
-            self._time_goes_to(self._open, self._label)
-        elif self._last is not None:
-            self._time_goes_to(self._last, TAIL)
-        else:
-            self._time_goes_to(PauseTime("init", 0))
-
-    def _time_goes_to(self, owner: OpenStep | PauseTime, label: str = "") -> None:
-        if self._down:
-            return
-        try:
-            self._ledger.begin(owner, label)
-        except Exception as error:  # the clock's: it must not reach the training loop
-            self._stand_down(error)
+            if not inside_another:
+                self._live.resume(in_step=self._time.open is not None)
 
     def data(self, loader: Iterable[T]) -> DataWait[T]:
         """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
@@ -383,12 +324,13 @@ class Meter:
         return self._clock.host_s
 
     def _waited(self, wait_s: float, batch: object) -> None:
-        if self._pause_name:
+        if self._time.pause:
             return
-        if self._last is not None:
-            self._last.data_wait_s = (self._last.data_wait_s or 0.0) + wait_s
+        last = self._time.last
+        if last is not None:
+            last.data_wait_s = (last.data_wait_s or 0.0) + wait_s
         self._waits_known = True
-        self._batch = _shapes_of(batch)
+        self._batch = shapes_of(batch)
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (
@@ -406,7 +348,7 @@ class Meter:
         if self._down:
             return
         self._down = True
-        self._open = None
+        self._time.stop()
         self._live.detach()
         logger.warning(
             "mfu_torch stopped measuring after an internal error (%s: %s). Training goes on. "
@@ -416,36 +358,6 @@ class Meter:
             exc_info=error,
         )
         self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
-
-
-def _shapes_of(batch: object) -> Hashable:
-    # A batch can be an object of any kind, and looking at one must not end the loop over them.
-    try:
-        shapes = without_values(signature((batch,), {}))
-        hash(shapes)
-    except Exception as error:
-        return f"not readable: {type(error).__name__}"
-    return shapes
-
-
-def _check_sinks(sinks: object) -> None:
-    if sinks is None:
-        return
-    if not isinstance(sinks, Iterable) or isinstance(sinks, (str, bytes)):
-        raise TypeError(f"sinks is {sinks!r}; expected a list of sinks")
-    for sink in sinks:
-        if isinstance(sink, type) or not callable(getattr(sink, "write", None)):
-            raise TypeError(
-                f"sinks has {sink!r}; expected an object with write(record) and close()"
-            )
-
-
-def _check_model(model: object) -> None:
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected the torch.nn.Module that is trained "
-            "(or nothing: Meter() counts whatever runs in a step)"
-        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import numbers
 import os
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,36 @@ class Place:
         if self.device.type != "cuda":
             return None
         return torch.cuda.max_memory_allocated(self.device)
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no module.
+
+    Raises:
+        TypeError: If it is neither a module nor ``None``.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}; expected the torch.nn.Module that is trained "
+            "(or nothing: Meter() counts whatever runs in a step)"
+        )
+
+
+def check_sinks(sinks: object) -> None:
+    """Refuse what cannot take records.
+
+    Raises:
+        TypeError: If it is no list of objects with ``write`` and ``close``.
+    """
+    if sinks is None:
+        return
+    if not isinstance(sinks, Iterable) or isinstance(sinks, (str, bytes)):
+        raise TypeError(f"sinks is {sinks!r}; expected a list of sinks")
+    for sink in sinks:
+        if isinstance(sink, type) or not callable(getattr(sink, "write", None)):
+            raise TypeError(
+                f"sinks has {sink!r}; expected an object with write(record) and close()"
+            )
 
 
 def place_of(

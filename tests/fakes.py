@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class FakeNvmlError(Exception):
     """Base of the errors, as ``pynvml.NVMLError`` is."""
@@ -58,3 +60,20 @@ class FakeNvml:
         if self.name_error is not None:
             raise self.name_error
         return self.names[handle]
+
+
+class ListSink:
+    """Keeps the records that it is given."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def write(self, record: Any) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def of(self, kind: type) -> list[Any]:
+        """The records of one kind, in order."""
+        return [record for record in self.records if type(record) is kind]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from fake_clock import FakeClock
+from fakes import ListSink
 
 from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.figures import Figures
@@ -22,22 +23,6 @@ from mfu_torch.flops import structure
 from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
 
 PEAK = 65536.0
-
-
-class ListSink:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if type(record) is kind]
 
 
 class Loop:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import FakeGpu
-from fakes import FakeNvml, NVMLError_LibraryNotFound, NVMLError_NoPermission
+from fakes import FakeNvml, ListSink, NVMLError_LibraryNotFound, NVMLError_NoPermission
 
 from mfu_torch import Meter, detect_device, read_run
 from mfu_torch.figures import Figures
@@ -28,22 +28,6 @@ from mfu_torch.records import CountEntry, Device, FlopCount, Header, Pause, Peak
 H100 = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", index=0)
 FLOPS = 268_435_456
 UUID = "3f1a0c52-0000-1111-2222-333344445555"
-
-
-class ListSink:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in self.records if type(record) is kind]
 
 
 class Loop:

@@ -15,24 +15,13 @@ from typing import Any
 import pytest
 import torch
 from fake_clock import FakeClock
+from fakes import ListSink
 from torch.utils.data import DataLoader
 
 from mfu_torch import Meter, read_run
 from mfu_torch.records import Pause, Window
 
 X = torch.ones(8, 16)
-
-
-class ListSink:
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-        self.closed = 0
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def a_meter(folder: Path | str, **arguments: Any) -> tuple[torch.nn.Module, Meter]:

@@ -49,6 +49,17 @@ def without_values(inputs: Hashable) -> Hashable:
     return inputs
 
 
+def shapes_of(batch: object) -> Hashable:
+    """The shapes in a batch of any kind; what cannot be looked at is told apart by the error."""
+    # A batch can be an object of any kind, and looking at one must not end the loop over them.
+    try:
+        shapes = without_values(signature((batch,), {}))
+        hash(shapes)
+    except Exception as error:
+        return f"not readable: {type(error).__name__}"
+    return shapes
+
+
 def _part(value: Any, depth: int) -> Any:
     if isinstance(value, _Tensor):
         return value.shape, value.dtype, value.requires_grad

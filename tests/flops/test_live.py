@@ -9,23 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import ListSink
 from torch import nn
 
 from mfu_torch import Meter
 from mfu_torch.records import CountEntry, Window
 
 UNIT = 2 * 8 * 16 * 16  # one Linear(16, 16) on 8 rows
-
-
-class ListSink:
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-
-    def write(self, record: Any) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
 
 
 class Net(nn.Module):
