@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -53,12 +53,16 @@ class Bookkeeper:
         """Record a count, and before it the peaks that it needs."""
         for dtype in entry.count.by_dtype if entry.count else ():
             if dtype not in self._peaks:
-                measured = self._place.described.kind == "cpu" and self._given_peak is None
-                with self._own_time("peak") if measured else nullcontext():
+                with self._own_time("peak") if self._is_measured(dtype) else nullcontext():
                     peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
                 self._peaks[dtype] = peak
                 self.recorder.put(peak)
         self.recorder.put(entry)
+
+    def _is_measured(self, dtype: str) -> bool:
+        given = self._given_peak
+        has_one = dtype in given if isinstance(given, Mapping) else given is not None
+        return self._place.described.kind == "cpu" and not has_one
 
     def take(self, parts: list[OpenStep | PauseTime]) -> bool:
         """Record parts of the run whose time is known; whether that completed a window."""
