@@ -120,7 +120,7 @@ class Meter:
         self._waits_known = False  # the loop waits for its data through Meter.data
         self._tokens: int | None = None
         self._samples: int | None = None
-        self._batch: Hashable = None
+        self._batches: tuple[Hashable, ...] = ()  # shapes that came from Meter.data for this step
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -167,9 +167,12 @@ class Meter:
             own_time=self._time.own_time,
         )
         self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
-        self._live.attach()
         self._started = self._running = True
-        atexit.register(self.close, "never closed")
+        atexit.register(self.close, "the end of the program")
+        try:
+            self._live.attach()
+        except Exception as error:  # a model can be an object of any kind
+            self._stand_down(error)
 
     def close(self, reason: str = "completed") -> None:
         """End the run: wait for the device once, write what is left. Safe to call twice."""
@@ -237,7 +240,7 @@ class Meter:
             step = self._time.begin(tokens, samples, 0.0 if self._waits_known else None)
             if step.index >= self._books.due and self._books.take(self._time.poll()):
                 self._live.revalidate()
-            self._live.begin_step(step.index, (tokens, samples, self._batch))
+            self._live.begin_step(step.index, (tokens, samples, self._batches))
         except Exception as error:
             self._stand_down(error)
         except BaseException:  # Ctrl-C in here: the step was not entered, so it is never left
@@ -265,7 +268,9 @@ class Meter:
         try:
             step.failed = failed
             self._time.end(step)
-            step.count_ids, step.micro_batches, excluded = self._live.end_step(failed=failed)
+            hint = (step.tokens, step.samples, self._batches)
+            self._batches = ()
+            step.count_ids, step.micro_batches, excluded = self._live.end_step(hint, failed=failed)
             step.excluded = excluded if step.index else excluded or "first step"
         except Exception as error:
             self._stand_down(error)
@@ -330,7 +335,7 @@ class Meter:
         if last is not None:
             last.data_wait_s = (last.data_wait_s or 0.0) + wait_s
         self._waits_known = True
-        self._batch = shapes_of(batch)
+        self._batches = (*self._batches, shapes_of(batch))
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (

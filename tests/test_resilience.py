@@ -166,7 +166,7 @@ def test_an_internal_failure_stands_the_meter_down_once_and_training_goes_on(
     model, meter = a_meter(tmp_path)
     with caplog.at_level(logging.WARNING), meter:
         train(model, meter, 2)
-        monkeypatch.setattr(meter._live, "end_step", lambda **_: 1 / 0)
+        monkeypatch.setattr(meter._live, "end_step", lambda *_, **__: 1 / 0)
         train(model, meter, 3)
         with meter.pause("eval"), meter.step(), meter.phase("forward"):
             pass

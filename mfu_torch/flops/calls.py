@@ -53,8 +53,16 @@ class CallWatch:
                 self._model.register_forward_hook(self._leave, always_call=True),
             ]
             return
-        self._call = self._watched_call(getattr(self._model, _IMPL, None))
-        setattr(self._model, _IMPL, self._call)
+        # The instance's own dict: a model may do anything in __setattr__ and __getattr__.
+        attributes = self._model.__dict__
+        self._call = attributes[_IMPL] = self._watched_call(attributes.get(_IMPL))
+
+    def keep(self) -> None:
+        """Watch again, where the module was compiled in place since."""
+        if self._call is not None and self._model.__dict__.get(_IMPL) is not self._call:
+            setattr(self._call, _DETACHED, True)
+            attributes = self._model.__dict__
+            self._call = attributes[_IMPL] = self._watched_call(attributes.get(_IMPL))
 
     def detach(self) -> None:
         """Leave the model as it was."""
@@ -69,9 +77,9 @@ class CallWatch:
             while getattr(compiled, _DETACHED, False):  # a watch below ours that ended before it
                 compiled = getattr(compiled, _COMPILED)
             if compiled is None:
-                delattr(self._model, _IMPL)
+                del self._model.__dict__[_IMPL]
             else:
-                setattr(self._model, _IMPL, compiled)
+                self._model.__dict__[_IMPL] = compiled
         if self._call is not None:
             setattr(self._call, _DETACHED, True)
         self._call = None
@@ -108,7 +116,7 @@ class CallWatch:
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
     """The call that ``module.compile()`` made, whether it is watched or not."""
-    call: Any = getattr(module, _IMPL, None)
+    call: Any = module.__dict__.get(_IMPL)
     while hasattr(call, _COMPILED):
         call = getattr(call, _COMPILED)
     return call  # type: ignore[no-any-return]

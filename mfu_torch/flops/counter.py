@@ -111,7 +111,7 @@ class FlopCounter:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             self._phases.install()
             stack.callback(self._phases.remove)
-            stack.enter_context((_CountingMode if self.where is None else _WatchingMode)(self))
+            stack.enter_context((CountingMode if self.where is None else _WatchingMode)(self))
             self._exit = stack.pop_all()
         return self
 
@@ -213,7 +213,7 @@ class FlopCounter:
         term[2] += 1
 
 
-class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls every op as it was called, and shows it to the counter."""
 
     supports_higher_order_operators = True
@@ -258,7 +258,7 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-class _WatchingMode(_CountingMode):  # type: ignore[no-untyped-call]
+class _WatchingMode(CountingMode):  # type: ignore[no-untyped-call]
     """Beside compiled code instead of in place of it."""
 
     @classmethod

@@ -23,7 +23,7 @@ from torch import nn
 from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.counter import CAN_WATCH, FlopCounter
 from mfu_torch.flops.dynamo import CompiledEntries, compiled_graphs, is_compiled
-from mfu_torch.flops.microbatches import MicroBatches
+from mfu_torch.flops.microbatches import VARIES, MicroBatches
 from mfu_torch.flops.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
@@ -34,8 +34,16 @@ logger = logging.getLogger(__name__)
 
 COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
-FIRST_CHECK = 50
-"""Step that is counted again, to see whether equal shapes still mean equal work; then tenfold."""
+UNKNOWN = "FLOPs are not known"
+CHECKS = (37, 499, 5003, 49_999)
+"""Steps that are counted again, to see whether equal shapes still mean equal work. Primes: what is
+done every second, fifth or tenth step is then met, or missed, at least once."""
+
+ALERT_STEPS = 8
+"""After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
+
+PENDING_LIMIT = 500
+"""Kinds of steps that are waited for."""
 
 MadeOf = tuple[Hashable, tuple[int, ...]]
 """What tells one kind of step from another: its hint, and its forward calls."""
@@ -85,7 +93,10 @@ class LiveCounter:
         self._by_hint = model is None  # as far as the last step tells, calls are not enough
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
-        self._check_at = FIRST_CHECK
+        self._checks = iter(CHECKS)
+        self._check_at = next(self._checks)
+        self._alert_since = 0  # step that brought the last kind that is waited for
+        self._missing = 0  # steps in a row that did not call the model
         self._why_eager = ""
         self._meets_compiled = False  # compiled code was entered in a step
         self._outside = OutsideLook()
@@ -133,9 +144,10 @@ class LiveCounter:
         if self._wanted or index == self._check_at or (self._by_hint and hint not in self._hints):
             self._begin_counted()
 
-    def end_step(self, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
+    def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
         """The step is over: its count ids, its forward calls, and why it is not a steady one."""
         self._in_step = False
+        self._hint = hint
         if self._given is not None:
             return (0,), 0, ""
         counted = self._counter is not None
@@ -157,9 +169,17 @@ class LiveCounter:
         return self._end_other(counted, failed), len(calls), self._excluded
 
     def _end_other(self, counted: bool, failed: bool) -> tuple[int, ...]:
+        self._missing = 0 if self._calls else self._missing + 1
+        if self._missing and self._watch is not None:
+            self._watch.keep()
         known = () if failed else self._look_up(tuple(self._calls), self._hint)
         ids = self._settle(counted) if known is None or (counted and not failed) else known
         self._by_hint = self._hidden or not self._calls or not self._micro.separable
+        if self._pending and not self._wanted:
+            # A kind of step that could not be counted comes again, though maybe not next.
+            since = self._index - self._alert_since
+            soon = since < (2 if self._why_eager else ALERT_STEPS)
+            self._wanted = soon or since & (since - 1) == 0
         return ids
 
     def pause(self) -> None:
@@ -179,6 +199,7 @@ class LiveCounter:
         if self._given is None and self._structure.changed():
             self._whole.clear()
             self._hints.clear()
+            self._pending.clear()
             self._micro.forget()
             self._wanted = True
 
@@ -187,7 +208,7 @@ class LiveCounter:
     def _begin_counted(self) -> None:
         self._stop_counter()  # left over where Ctrl-C came between two of our lines
         if self._index == self._check_at:
-            self._check_at *= 10
+            self._check_at = next(self._checks, NEW)
             if not self._wanted and (self._why_eager or self._is_compiled()):
                 return
         if self._outside.wanted and self._watch is not None:
@@ -272,7 +293,8 @@ class LiveCounter:
                 return
             if compiled_graphs() == self._graphs_before:
                 return  # code whose first run is an eager one is compiled otherwise, or never
-        if _mode_depth() == self._depth and (self._checked_start or self._why_eager):
+        alone = not self._calls  # else an earlier call's backward could still come
+        if alone and _mode_depth() == self._depth and (self._checked_start or self._why_eager):
             # A mode entered here is left at the step's end: the stack must be as at its start.
             self._from_start = False
             self._start_counter(first=len(self._calls))
@@ -313,7 +335,15 @@ class LiveCounter:
             self._resolve_pending()
             return ids
         made_of = (self._hint, calls)
+        self._excluded = self._excluded or UNKNOWN
+        unseen = not self._micro.numbers or self._missing > 1
+        if not self._calls and unseen and self._is_compiled():
+            self._hidden = True  # it was compiled after the meter was made
+            self._micro.alone.clear()
         if made_of not in self._pending:
+            if len(self._pending) >= PENDING_LIMIT:
+                del self._pending[next(iter(self._pending))]
+            self._alert_since = self._index
             self._pending[made_of] = self._publish_unknown(self._why_unknown())
         return (self._pending[made_of],)
 
@@ -333,16 +363,22 @@ class LiveCounter:
                 "no contraction was seen in the step: did its work run in another thread?"
             )
         else:
-            if hint == NO_HINT:
-                count = count + FlopCount(notes=(SHAPES_UNSEEN,))
-            count_id = self._publish(count)
+            before = self._counts[self._whole[made_of][0]] if made_of in self._whole else None
+            if before is not None and before.hardware == count.hardware:
+                return  # counted again, and found to be the same
+            notes = self._notes_without_calls(hint) if not made_of[1] else []
+            notes += [VARIES] if before is not None else []
+            count_id = self._publish(count + FlopCount(notes=tuple(notes)))
         self._whole[made_of] = (count_id,)
         self._hints.add(hint)
 
+    def _notes_without_calls(self, hint: Hashable) -> list[str]:
+        notes = [SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED]
+        if self._model is not None and not self._hidden:
+            notes.append(NOT_CALLED)
+        return notes
+
     def _why_unknown(self) -> str:
-        if not self._calls and not self._micro.numbers and self._is_compiled():
-            self._hidden = self._by_hint = True  # it was compiled after the meter was made
-            self._micro.alone.clear()
         if self._meets_compiled and not self._why_eager:
             return "compiled code ran in the step; the next one is counted"
         if not self._calls:
@@ -378,7 +414,15 @@ class LiveCounter:
                 self._publish(FlopCount.sum(counts), count_id)
 
 
-NO_HINT = (None, None, None)
+NO_HINT = (None, None, ())
+NOT_CALLED = (
+    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
+    "the module that the loop calls?)"
+)
+SHAPES_HINTED = (
+    "input shapes cannot be seen here: this count is used for every step with these tokens=, "
+    "samples= and shapes from Meter.data. Give Meter the model, and its own inputs are looked at"
+)
 SHAPES_UNSEEN = (
     "input shapes cannot be seen here: this count is used for every step. Iterate over "
     "Meter.data(loader), or give tokens=, and each new shape is counted"

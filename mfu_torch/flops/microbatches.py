@@ -135,4 +135,5 @@ class MicroBatches:
         if len(members) < IDLE_AFTER:
             return False
         counts = [self._counts.get(call) for call in members]
-        return len({count and count.hardware for count in counts}) == 1
+        known = {count.hardware for count in counts if count is not None}
+        return len(known) == 1 and None not in counts

@@ -26,10 +26,11 @@ from torch.nn.modules.module import _has_any_global_hook as _has_global_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from mfu_torch.flops.counter import FlopCounter
+from mfu_torch.flops.counter import CountingMode, FlopCounter
 from mfu_torch.records import FlopCount, MFUError
 
 _get_function_mode = torch._C._get_function_stack_at
+_get_dispatch_mode = torch._C._get_dispatch_stack_at
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed")
 _HARMLESS = ("torch.nn.",)
@@ -84,7 +85,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def _refuse_what_looks_in() -> None:
     """Code of the user that sees every op or every module would see those of the shadow."""
     seen = []
-    if torch._C._len_torch_dispatch_stack():
+    dispatch = (_get_dispatch_mode(i) for i in range(torch._C._len_torch_dispatch_stack()))
+    if any(not isinstance(mode, CountingMode) for mode in dispatch):
         seen.append("a TorchDispatchMode")
     modes = (_get_function_mode(i) for i in range(torch._C._len_torch_function_stack()))
     if any(not isinstance(mode, DeviceContext) for mode in modes):
@@ -138,10 +140,17 @@ def _count_copy(
         if starts:
             torch.autograd.backward([start.sum() for start in starts])
     count = counter.take("counted on a shadow of the model (fake tensors)")
-    if len(starts) < 2:
-        return count
-    note = f"the backward was counted from all {len(starts)} differentiable outputs of the model"
-    return count + FlopCount(notes=(note,))
+    return count + FlopCount(notes=(_backward_note(len(starts)),))
+
+
+def _backward_note(starts: int) -> str:
+    if not starts:
+        return "no backward was counted: the model was called without gradients"
+    origin = "its loss or only output" if starts == 1 else f"all {starts} differentiable outputs"
+    return (
+        f"the backward of the compiled model is counted as from {origin}; what the loop does "
+        "besides (detach an output, checkpoint the whole model) is not seen"
+    )
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -66,8 +67,8 @@ def _part(value: Any, depth: int) -> Any:
     if value is None or type(value) is bool:
         return value
     kind = type(value)
-    if kind is int or kind is str:
-        return Value((value,))
+    if kind is int or kind is str or isinstance(value, numbers.Integral):
+        return Value((value if kind is str else int(value),))
     if kind is float or depth == 0:
         return kind
     if isinstance(value, (list, tuple)):

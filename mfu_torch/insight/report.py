@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, WallShare, run_figures, wall_shares
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
@@ -164,9 +164,25 @@ def _flops_block(run: Run) -> Iterator[str]:
     else:
         yield f"FLOPs per step ({of})"
         yield from _count_lines(FlopCount.sum(counts))
+    yield from _spread(run, uses)
     known = [c for entry in run.counts.values() if (c := _known(entry)) is not None]
     if known:
         yield from _uncounted_lines(known)
+
+
+def _spread(run: Run, uses: Mapping[tuple[int, ...], int]) -> Iterator[str]:
+    """Over all steps whose count is known: the range of model FLOPs, and their mean."""
+    model: dict[int, int] = {}  # model FLOPs -> steps
+    for count_ids, times in uses.items():
+        counts = [count for i in count_ids if (count := _known(run.counts.get(i))) is not None]
+        if len(counts) == len(count_ids):
+            flops = sum(count.model for count in counts)
+            model[flops] = model.get(flops, 0) + times
+    if len(model) < 2:
+        return
+    mean = sum(flops * times for flops, times in model.items()) / sum(model.values())
+    low, high = scaled(min(model), "FLOP"), scaled(max(model), "FLOP")
+    yield _field("  model FLOPs of all steps", f"{low} to {high}, mean {scaled(mean, 'FLOP')}", 34)
 
 
 def _known(entry: CountEntry | None) -> FlopCount | None:

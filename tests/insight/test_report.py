@@ -159,9 +159,11 @@ def test_the_most_frequent_count_is_shown_with_the_number_of_others() -> None:
     third = CountEntry(id=2, count=flop_count())
     # ids 0, 2, 1, 2, 1, 2: id 2 on 3 of 6 steps
     made = run(windows=(Window(steps=steps, wall_s=6.0),), counts={0: count(), 1: given, 2: third})
-    assert blocks(made)[3].splitlines()[0] == (
-        "FLOPs per step (3 of 6 steps; the others have 2 other counts)"
-    )
+    lines = blocks(made)[3].splitlines()
+    assert lines[0] == "FLOPs per step (3 of 6 steps; the others have 2 other counts)"
+    # 30 TFLOP on 1 + 3 steps, 6 TFLOP on 2: (4 * 30 + 2 * 6) / 6 = 22
+    spread = "  model FLOPs of all steps        6.00 TFLOP to 30.0 TFLOP, mean 22.0 TFLOP"
+    assert lines[-2] == spread
 
 
 def test_given_flops_are_a_phase_of_their_own() -> None:
