@@ -326,5 +326,6 @@ def _why_disturbed(device: Device, dtype: str, share: float) -> str:
     return (
         f"no {dtype} peak for {device.name!r}: other work kept the machine busy while it was "
         f"measured (the threads got at most {100 * share:.0f} % of {allowed}, in {_ROUNDS} tries). "
-        f"Run again when it is idle, or {SUPPLY_PEAK[0].lower()}{SUPPLY_PEAK[1:]}"
+        "Run again when it is idle, or give the rate that a matmul reaches then, such as "
+        'peak="200 GFLOP/s"'
     )

@@ -226,10 +226,13 @@ def _newest(directory: Path, notes: list[str]) -> Path:
         if (match := _NAME.fullmatch(path.name))
     ]
     if not found:
-        raise MFUError(
-            f"{directory}: holds no run file; expected run.jsonl; give the directory that was "
-            "given to Meter(log_dir=...)"
+        below = sorted({path.parent.name for path in directory.glob("*/run*.jsonl")})
+        give = (
+            f"one of the runs in it: {', '.join(below)}"
+            if below
+            else ("the directory that was given to Meter(log_dir=...)")
         )
+        raise MFUError(f"{directory}: holds no run file; expected run.jsonl; give {give}")
     rank_0 = [each for each in found if each.minus_rank == 0]
     newest = max(rank_0 or found)
     others = sorted(each.path.name for each in found if each is not newest)

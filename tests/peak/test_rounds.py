@@ -154,7 +154,7 @@ def test_a_measurement_that_was_disturbed_every_time_is_no_peak_and_not_kept(
     assert refusal(tmp_path) == (
         "no fp32 peak for 'AMD EPYC': other work kept the machine busy while it was measured "
         "(the threads got at most 48 % of their time, in 5 tries). Run again when it is idle, or "
-        'supply the dense figure yourself: peak="989 TFLOP/s"'
+        'give the rate that a matmul reaches then, such as peak="200 GFLOP/s"'
     )
     assert cpu.made == [SMALL] * 5
     assert list(tmp_path.iterdir()) == []

@@ -255,3 +255,10 @@ def test_what_is_neither_text_nor_number_is_refused(tmp_path: Path) -> None:
 def test_flops_beyond_64_bits_survive(tmp_path: Path) -> None:
     huge = count(terms=(term("given", 2**70, 2**69),))
     assert read_run(write(tmp_path, [header(), huge])).counts[0] == huge
+
+
+def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path) -> None:
+    for name in ("second", "first"):
+        RunFileSink(tmp_path / name).close()
+    with pytest.raises(MFUError, match="give one of the runs in it: first, second"):
+        read_run(tmp_path)
