@@ -111,7 +111,6 @@ class LiveCounter:
         self._entries: CompiledEntries | None = None
         self._stack = contextlib.ExitStack()
         self._from_start = False
-        self._first = 0  # forward call from which on it is counted
         self._pieces: list[FlopCount] = []
         self._carry = FlopCount()  # counted before a pause that interrupts it
 
@@ -224,20 +223,19 @@ class LiveCounter:
                 else "the model was compiled after Meter was given it, which hides its inputs "
                 "(give Meter the compiled model)"
             )
-        self._from_start = True
-        self._start_counter(first=0)
+        self._start_counter(from_start=True)
 
     def _is_compiled(self) -> bool:
         return self._meets_compiled or (self._model is not None and is_compiled(self._model))
 
-    def _start_counter(self, first: int) -> None:
+    def _start_counter(self, *, from_start: bool) -> None:
         if self._watch is not None:
             self._watch.thread = threading.get_ident()
         self._excluded = COUNTING
-        self._first = first
+        self._from_start = from_start
         self._carry = FlopCount()
-        # Nothing is known of what ran before; with a counter from the start there is nothing.
-        self._pieces = [] if self._from_start else [FlopCount()] * (first + 1)
+        # The first piece is what ran before the first forward call; from there on there is none.
+        self._pieces = [] if from_start else [FlopCount()]
         with contextlib.ExitStack() as stack:
             self._entries = None if self._why_eager else stack.enter_context(CompiledEntries())
             beside = self._entries is not None and self._entries.available and CAN_WATCH
@@ -296,8 +294,7 @@ class LiveCounter:
         alone = not self._calls  # else an earlier call's backward could still come
         if alone and _mode_depth() == self._depth and (self._checked_start or self._why_eager):
             # A mode entered here is left at the step's end: the stack must be as at its start.
-            self._from_start = False
-            self._start_counter(first=len(self._calls))
+            self._start_counter(from_start=False)
 
     def _no_shadow(self, error: ShadowError) -> None:
         self._why_eager = str(error)
@@ -351,7 +348,7 @@ class LiveCounter:
         pieces, self._pieces = self._pieces, []
         if calls and self._micro.separable:
             self._checked_start = self._checked_start or self._from_start
-            if self._micro.learn(calls, pieces, self._first):
+            if self._micro.learn(calls, pieces):
                 return
         if self._from_start:
             self._learn_whole((self._hint, calls), FlopCount.sum(pieces))

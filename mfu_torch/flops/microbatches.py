@@ -82,13 +82,12 @@ class MicroBatches:
         self.alone.clear()
         self._counts.clear()
 
-    def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount], first: int) -> bool:
-        """Take apart a step that was counted from the forward call at position ``first`` on.
+    def learn(self, calls: Sequence[int], pieces: Sequence[FlopCount]) -> bool:
+        """Take apart a step that was counted.
 
         Args:
             calls: The step's forward calls.
             pieces: The count before the first call, then from each call to the next.
-            first: 0 when the step was counted from its start.
 
         Returns:
             Whether the pieces can be told apart, and are known now.
@@ -96,13 +95,12 @@ class MicroBatches:
         before, *most, last = pieces
         rest, optimizer = last.split("optimizer")
         micro = [*most, rest]
-        trained = {bool(count.backward) for count in micro[first:]}
-        trained |= {bool(self._counts[call].backward) for call in calls[:first]}
+        trained = {bool(count.backward) for count in micro}
         if before.hardware or len(trained) > 1:
             self.separable = False
             self.alone.clear()
             return False
-        for call, count in zip(calls[first:], micro[first:], strict=True):
+        for call, count in zip(calls, micro, strict=True):
             if call not in self.ids:
                 self.add(call, count)
             elif count.hardware != self._counts[call].hardware:
