@@ -23,7 +23,7 @@ from torch import nn
 from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.counter import CAN_WATCH, FlopCounter
 from mfu_torch.flops.dynamo import CompiledEntries, compiled_graphs, is_compiled
-from mfu_torch.flops.microbatches import VARIES, MicroBatches
+from mfu_torch.flops.known import KnownCounts
 from mfu_torch.flops.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.signature import signature
@@ -42,12 +42,10 @@ done every second, fifth or tenth step is then met, or missed, at least once."""
 ALERT_STEPS = 8
 """After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
 
-PENDING_LIMIT = 500
-"""Kinds of steps that are waited for."""
-
-MadeOf = tuple[Hashable, tuple[int, ...]]
-"""What tells one kind of step from another: its hint, and its forward calls."""
-
+NOT_CALLED = (
+    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
+    "the module that the loop calls?)"
+)
 NEW = -1
 
 # Bound once: they are called on the step path.
@@ -77,19 +75,15 @@ class LiveCounter:
         given: FlopCount | None = None,
     ) -> None:
         self._model = model
-        self._on_count = on_count
         self._on_error = on_error
         self._given = given
         self._structure = Structure(model)
         self._watch = CallWatch(model, self._on_forward) if model is not None else None
         self._graphs = self._graphs_before = 0
-        # What is known.
-        self._counts: list[FlopCount | None] = []  # by id
-        self._micro = MicroBatches(self._publish)
-        self._whole: dict[MadeOf, tuple[int, ...]] = {}  # steps that are not sums of their calls
-        self._hints: set[Hashable] = set()  # of those
-        self._pending: dict[MadeOf, int] = {}  # id of steps whose count is unknown so far
-        self._hidden = model is None  # no forward call can be seen
+        self._known = KnownCounts(on_count, lambda: self._structure.note)
+        self._micro = self._known.micro
+        self._known.hidden = model is None
+        # What is to be counted next.
         self._by_hint = model is None  # as far as the last step tells, calls are not enough
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
@@ -118,7 +112,7 @@ class LiveCounter:
         """Start watching the model's forward calls."""
         self._graphs = self._graphs_before = compiled_graphs()
         if self._given is not None:
-            self._publish(self._given)
+            self._known.publish(self._given)
         elif self._watch is not None:
             self._watch.attach()
 
@@ -140,7 +134,11 @@ class LiveCounter:
         self._in_step = True
         self._depth = _mode_depth()
         # Without calls that tell, a step is counted from its start or not at all.
-        if self._wanted or index == self._check_at or (self._by_hint and hint not in self._hints):
+        if (
+            self._wanted
+            or index == self._check_at
+            or (self._by_hint and hint not in self._known.hints)
+        ):
             self._begin_counted()
 
     def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
@@ -171,10 +169,10 @@ class LiveCounter:
         self._missing = 0 if self._calls else self._missing + 1
         if self._missing and self._watch is not None:
             self._watch.keep()
-        known = () if failed else self._look_up(tuple(self._calls), self._hint)
+        known = () if failed else self._known.look_up(tuple(self._calls), self._hint)
         ids = self._settle(counted) if known is None or (counted and not failed) else known
-        self._by_hint = self._hidden or not self._calls or not self._micro.separable
-        if self._pending and not self._wanted:
+        self._by_hint = self._known.hidden or not self._calls or not self._micro.separable
+        if self._known.waiting and not self._wanted:
             # A kind of step that could not be counted comes again, though maybe not next.
             since = self._index - self._alert_since
             soon = since < (2 if self._why_eager else ALERT_STEPS)
@@ -196,10 +194,7 @@ class LiveCounter:
     def revalidate(self) -> None:
         """Between windows: forget every count if the model itself was changed."""
         if self._given is None and self._structure.changed():
-            self._whole.clear()
-            self._hints.clear()
-            self._pending.clear()
-            self._micro.forget()
+            self._known.forget()
             self._wanted = True
 
     # --- the step in progress -------------------------------------------------------------------
@@ -215,7 +210,7 @@ class LiveCounter:
             self._outside.begin(self._watch)
             return
         if not self._why_eager and self._is_compiled():
-            if self._model is not None and not self._hidden:
+            if self._model is not None and not self._known.hidden:
                 return  # a shadow is made as soon as a forward call shows its inputs
             self._why_eager = (
                 "compiled code runs in it, and Meter was given no model"
@@ -287,7 +282,7 @@ class LiveCounter:
                 self._no_shadow(error)
             else:
                 if self._outside.expect() and not self._micro.beside:
-                    self._micro.put_beside(self._publish_unknown(EXPECTED))
+                    self._micro.put_beside(self._known.publish_unknown(EXPECTED))
                 return
             if compiled_graphs() == self._graphs_before:
                 return  # code whose first run is an eager one is compiled otherwise, or never
@@ -306,124 +301,55 @@ class LiveCounter:
 
     # --- from what was counted to what is known --------------------------------------------------
 
-    def _look_up(self, calls: tuple[int, ...], hint: Hashable) -> tuple[int, ...] | None:
-        if calls and self._micro.separable and not self._hidden:
-            return self._micro.compose(calls)
-        return self._whole.get((hint, () if self._hidden else calls))
-
     def _learn_outside(self, failed: bool) -> None:
         count = self._outside.end(self._index, failed=failed)
         if count is not None:
             self._wanted = False
-            self._publish(count, *self._micro.beside)
-            self._resolve_pending()
+            self._known.publish(count, *self._micro.beside)
+            self._known.settle()
 
     def _settle(self, counted: bool) -> tuple[int, ...]:
         """A step of a new kind, or one that was counted: its count ids."""
-        calls = () if self._hidden else tuple(self._calls)
+        known, calls, hint = self._known, tuple(self._calls), self._hint
         if counted and self._entries is not None and self._entries.count:
             self._meets_compiled = True
             counted = False
         if counted:
             self._learn(calls)
-        ids = self._look_up(calls, self._hint)
+        ids = known.look_up(calls, hint)
         self._wanted = ids is None or self._outside.wanted
         if ids is not None:
-            self._resolve_pending()
+            known.settle()
             return ids
-        made_of = (self._hint, calls)
         self._excluded = self._excluded or UNKNOWN
-        unseen = not self._micro.numbers or self._missing > 1
-        if not self._calls and unseen and self._is_compiled():
-            self._hidden = True  # it was compiled after the meter was made
-            self._micro.alone.clear()
-        if made_of not in self._pending:
-            if len(self._pending) >= PENDING_LIMIT:
-                del self._pending[next(iter(self._pending))]
+        unseen = not known.micro.numbers or self._missing > 1
+        if not calls and unseen and self._is_compiled():
+            known.hide()  # it was compiled after the meter was made
+        count_id, is_new = known.wait_for(calls, hint, self._why_unknown())
+        if is_new:
             self._alert_since = self._index
-            self._pending[made_of] = self._publish_unknown(self._why_unknown())
-        return (self._pending[made_of],)
+        return (count_id,)
 
     def _learn(self, calls: tuple[int, ...]) -> None:
         pieces, self._pieces = self._pieces, []
-        if calls and self._micro.separable:
-            self._checked_start = self._checked_start or self._from_start
-            if self._micro.learn(calls, pieces):
-                return
-        if self._from_start:
-            self._learn_whole((self._hint, calls), FlopCount.sum(pieces))
-
-    def _learn_whole(self, made_of: MadeOf, count: FlopCount) -> None:
-        hint = made_of[0]
-        if not count.hardware:
-            count_id = self._publish_unknown(
-                "no contraction was seen in the step: did its work run in another thread?"
-            )
-        else:
-            before = self._counts[self._whole[made_of][0]] if made_of in self._whole else None
-            if before is not None and before.hardware == count.hardware:
-                return  # counted again, and found to be the same
-            notes = self._notes_without_calls(hint) if not made_of[1] else []
-            notes += [VARIES] if before is not None else []
-            count_id = self._publish(count + FlopCount(notes=tuple(notes)))
-        self._whole[made_of] = (count_id,)
-        self._hints.add(hint)
-
-    def _notes_without_calls(self, hint: Hashable) -> list[str]:
-        notes = [SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED]
-        if self._model is not None and not self._hidden:
-            notes.append(NOT_CALLED)
-        return notes
+        self._checked_start = self._checked_start or (self._from_start and bool(calls))
+        not_called = self._model is not None and not self._known.hidden
+        self._known.learn(
+            calls,
+            self._hint,
+            pieces,
+            from_start=self._from_start,
+            notes=(NOT_CALLED,) if not_called else (),
+        )
 
     def _why_unknown(self) -> str:
         if self._meets_compiled and not self._why_eager:
             return "compiled code ran in the step; the next one is counted"
-        if not self._calls:
+        if not self._calls and self._model is not None:
             return "the model given to Meter was not called in the step; the next one is counted"
         if self._why_eager:
             return "it cannot be counted beside compiled code; the next step runs eagerly for it"
         return "it cannot be counted from its middle on; the next one is counted from its start"
-
-    def _publish(self, count: FlopCount, count_id: int | None = None) -> int:
-        """Announce a count; with an id, one that was unknown so far."""
-        if self._structure.note:
-            count = count + FlopCount(notes=(self._structure.note,))
-        if count_id is None:
-            count_id = len(self._counts)
-            self._counts.append(count)
-        self._counts[count_id] = count
-        self._on_count(CountEntry(id=count_id, count=count))
-        return count_id
-
-    def _publish_unknown(self, reason: str) -> int:
-        count_id = len(self._counts)
-        self._counts.append(None)
-        self._on_count(CountEntry(id=count_id, unknown=reason))
-        return count_id
-
-    def _resolve_pending(self) -> None:
-        """Steps whose count was unknown have had what steps of their kind have now."""
-        for (hint, calls), count_id in list(self._pending.items()):
-            ids = self._look_up(calls, hint)
-            counts = [count for i in ids or () if (count := self._counts[i]) is not None]
-            if ids is not None and len(counts) == len(ids):
-                del self._pending[hint, calls]
-                self._publish(FlopCount.sum(counts), count_id)
-
-
-NO_HINT = (None, None, ())
-NOT_CALLED = (
-    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
-    "the module that the loop calls?)"
-)
-SHAPES_HINTED = (
-    "input shapes cannot be seen here: this count is used for every step with these tokens=, "
-    "samples= and shapes from Meter.data. Give Meter the model, and its own inputs are looked at"
-)
-SHAPES_UNSEEN = (
-    "input shapes cannot be seen here: this count is used for every step. Iterate over "
-    "Meter.data(loader), or give tokens=, and each new shape is counted"
-)
 
 
 def _always() -> bool:
