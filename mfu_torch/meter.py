@@ -100,6 +100,8 @@ class Meter:
         whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
         if not whole or log_every < 1:
             raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
+        if not (log_dir is None or isinstance(log_dir, (str, os.PathLike))):
+            raise TypeError(f"log_dir is {log_dir!r}; expected the path of a folder, or nothing")
         if device is not None and not isinstance(device, Device):
             check_device(device)
         check_given(peak)

@@ -85,6 +85,7 @@ class LiveCounter:
         self._known.hidden = model is None
         # What is to be counted next.
         self._by_hint = model is None  # as far as the last step tells, calls are not enough
+        self._hints_early = True  # the loop takes its data before the step, not in it
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
         self._checks = iter(CHECKS)
@@ -134,17 +135,15 @@ class LiveCounter:
         self._in_step = True
         self._depth = _mode_depth()
         # Without calls that tell, a step is counted from its start or not at all.
-        if (
-            self._wanted
-            or index == self._check_at
-            or (self._by_hint and hint not in self._known.hints)
-        ):
+        is_new = self._by_hint and self._hints_early and hint not in self._known.hints
+        if is_new or self._wanted or index == self._check_at:
             self._begin_counted()
 
     def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
         """The step is over: its count ids, its forward calls, and why it is not a steady one."""
         self._in_step = False
-        self._hint = hint
+        if hint != self._hint:
+            self._hint, self._hints_early = hint, False
         if self._given is not None:
             return (0,), 0, ""
         counted = self._counter is not None
