@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+BATCHES_LIMIT = 4096
+"""Batches of one step that are told apart: a loader can be iterated over without any step."""
+
 
 class Meter:
     """Measures what share of the hardware a training loop puts into its model.
@@ -122,7 +125,7 @@ class Meter:
         self._waits_known = False  # the loop waits for its data through Meter.data
         self._tokens: int | None = None
         self._samples: int | None = None
-        self._batches: tuple[Hashable, ...] = ()  # shapes that came from Meter.data for this step
+        self._batches: list[Hashable] = []  # shapes that came from Meter.data for this step
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -242,7 +245,7 @@ class Meter:
             step = self._time.begin(tokens, samples, 0.0 if self._waits_known else None)
             if step.index >= self._books.due and self._books.take(self._time.poll()):
                 self._live.revalidate()
-            self._live.begin_step(step.index, (tokens, samples, self._batches))
+            self._live.begin_step(step.index, (tokens, samples, tuple(self._batches)))
         except Exception as error:
             self._stand_down(error)
         except BaseException:  # Ctrl-C in here: the step was not entered, so it is never left
@@ -270,8 +273,8 @@ class Meter:
         try:
             step.failed = failed
             self._time.end(step)
-            hint = (step.tokens, step.samples, self._batches)
-            self._batches = ()
+            hint = (step.tokens, step.samples, tuple(self._batches))
+            self._batches.clear()
             step.count_ids, step.micro_batches, excluded = self._live.end_step(hint, failed=failed)
             step.excluded = excluded if step.index else excluded or "first step"
         except Exception as error:
@@ -331,13 +334,14 @@ class Meter:
         return self._clock.host_s
 
     def _waited(self, wait_s: float, batch: object) -> None:
-        if self._time.pause:
+        if self._time.pause or self._down or self._closed:
             return
         last = self._time.last
         if last is not None:
             last.data_wait_s = (last.data_wait_s or 0.0) + wait_s
         self._waits_known = True
-        self._batches = (*self._batches, shapes_of(batch))
+        if len(self._batches) < BATCHES_LIMIT:
+            self._batches.append(shapes_of(batch))
 
     def _as_int(self, name: str, value: Any) -> int | None:
         if isinstance(value, numbers.Integral) or (

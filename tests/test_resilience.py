@@ -253,6 +253,21 @@ def test_loader_workers_and_an_early_break_are_no_trouble(tmp_path: Path) -> Non
     assert len(list(read_run(tmp_path).steps)) == 5
 
 
+def test_a_loader_that_is_iterated_over_without_steps_keeps_no_batch_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mfu_torch.meter.BATCHES_LIMIT", 3)
+    model, meter = a_meter(tmp_path)
+    with meter:
+        assert len(list(meter.data([X] * 10))) == 10
+        assert len(meter._batches) == 3
+        train(model, meter, 1)
+        assert meter._batches == []  # a step takes them
+        meter._stand_down(RuntimeError("a test"))
+        assert len(list(meter.data([X] * 10))) == 10
+        assert meter._batches == []
+
+
 def script(tmp_path: Path, body: str) -> list[str]:
     text = """
         import sys, time, torch

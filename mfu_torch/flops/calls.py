@@ -59,9 +59,11 @@ class CallWatch:
 
     def keep(self) -> None:
         """Watch again, where the module was compiled in place since."""
-        if self._call is not None and self._model.__dict__.get(_IMPL) is not self._call:
-            setattr(self._call, _DETACHED, True)
-            attributes = self._model.__dict__
+        attributes = self._model.__dict__
+        call = attributes.get(_IMPL)
+        while hasattr(call, _COMPILED) and call is not self._call:
+            call = getattr(call, _COMPILED)  # another watch, on top of this one or alone
+        if self._call is not None and call is not self._call:
             self._call = attributes[_IMPL] = self._watched_call(attributes.get(_IMPL))
 
     def detach(self) -> None:

@@ -112,6 +112,23 @@ def test_a_module_compiled_in_place_while_it_is_watched_stays_compiled() -> None
     assert model._compiled_call_impl is compiled
 
 
+def test_keeping_watch_attaches_again_only_where_the_watch_was_lost() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    first, seen_first = watched(model)
+    second, seen_second = watched(model)
+    first.keep()  # it stands below the second, and sees every call
+    model(X)
+    assert (len(seen_first), len(seen_second)) == (1, 1)
+    model.compile(backend="eager")  # both are lost
+    model(X)
+    first.keep()
+    model(X)
+    assert (len(seen_first), len(seen_second)) == (2, 1)
+    first.detach()
+    second.detach()
+    assert compiled_call(model) is model._compiled_call_impl is not None
+
+
 def test_the_wrapper_of_torch_compile_is_watched_from_outside() -> None:
     model = nn.Linear(4, 4)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
