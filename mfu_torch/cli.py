@@ -85,6 +85,73 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
+def _number(most: int) -> Callable[[str], int]:
+    def whole_number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r}; expected a whole number from 1 to {most}"
+            )
+        return value
+
+    return whole_number
+
+
+def _count_arguments(parser: argparse.ArgumentParser) -> None:
+    add, length = parser.add_argument, _number(10**8)
+    add("path", metavar="CONFIG", help="a transformers config.json, or the directory that holds it")
+    add("--batch", metavar="B", type=_number(10**6), default=1, help="samples; 1 by default")
+    add("--seq", metavar="S", type=length, help="tokens of a text, samples or frames of sound")
+    add("--target-seq", metavar="T", type=length, help="tokens of a decoder; as --seq by default")
+    add("--train", action="store_true", help="count forward and backward, not the forward alone")
+    add("--checkpoint", action="store_true", help="with --train: layers run again in the backward")
+    add("--dtype", choices=("bf16", "fp16", "fp32"), default="bf16", help="bf16 by default")
+    add("--attention", choices=("sdpa", "eager"), help="by default what transformers picks")
+    add("--crosscheck", action="store_true", help="beside other counters, forward alone")
+
+
+def _count(args: argparse.Namespace) -> int:
+    from mfu_torch.insight.count_table import render, summary
+    from mfu_torch.integrations.configs import build
+    from mfu_torch.integrations.counting import count_model, crosscheck_model
+    from mfu_torch.integrations.meta_run import LengthMissing, inputs_for
+
+    if args.checkpoint and not args.train:
+        return _usage(args, "--checkpoint repeats layers in the backward; give --train as well")
+    built = build(args.path, dtype=args.dtype, attention=args.attention, train=args.train)
+    try:
+        inputs = inputs_for(built.model, args.batch, args.seq, args.target_seq)
+    except LengthMissing as missing:
+        return _usage(args, str(missing))
+    if args.crosscheck:
+        checked = crosscheck_model(built, inputs)
+        _print_json(checked) if args.json else print(_rendered_crosscheck(checked))
+        return 0
+    found = count_model(
+        built, inputs, dtype=args.dtype, train=args.train, checkpoint=args.checkpoint
+    )
+    if args.json:
+        _print_json(summary(found))
+    else:
+        print(render(found), end="")
+    return 0
+
+
+def _usage(args: argparse.Namespace, problem: str) -> int:
+    print(f"mfu-torch {args.command}: {problem}", file=sys.stderr)
+    return 2
+
+
+def _rendered_crosscheck(checked: Any) -> str:
+    from mfu_torch.flops.crosscheck import render
+
+    return render(checked)
+
+
 COMMANDS: dict[str, Command] = {
     "report": Command("report on one run", _report_arguments, _report),
+    "count": Command("count the FLOPs of a transformers config", _count_arguments, _count),
 }

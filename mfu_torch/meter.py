@@ -34,15 +34,15 @@ from mfu_torch.clock.ledger import TAIL
 from mfu_torch.clock.timeline import Timeline
 from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.live import LiveCounter
-from mfu_torch.flops.signature import shapes_of
+from mfu_torch.flops.shapes.signature import shapes_of
 from mfu_torch.peak.resolve import Given, check_given
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
     check_device,
-    check_model,
     check_sinks,
     given_count,
+    models_of,
     open_recorder,
     place_of,
 )
@@ -60,8 +60,10 @@ class Meter:
 
     Args:
         model: The module that is trained: its forward calls show the input shapes, so that each
-            shape is counted once. Pass the compiled or wrapped module if there is one. Without a
-            model the first step is counted, and again when ``tokens`` or ``samples`` change.
+            shape is counted once, or follows from others. Pass the compiled or wrapped module if
+            there is one, and a list if a step calls several (a GAN; a student and its teacher).
+            Without a model the first step is counted, and again when ``tokens`` or ``samples``
+            change.
         log_dir: Where the run file and TensorBoard events go; by default ``runs/<date and time>``.
             ``""``: nowhere.
         log_every: Steps per window (per console line and TensorBoard point).
@@ -84,7 +86,7 @@ class Meter:
 
     def __init__(
         self,
-        model: nn.Module | None = None,
+        model: nn.Module | Sequence[nn.Module] | None = None,
         *,
         log_dir: str | os.PathLike[str] | None = None,
         log_every: int = 10,
@@ -97,7 +99,7 @@ class Meter:
         sync: bool = False,
         group: Any = None,
     ) -> None:
-        check_model(model)
+        self._models = models_of(model)
         if attention not in ("full", "causal"):
             raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
         whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
@@ -109,7 +111,6 @@ class Meter:
             check_device(device)
         check_given(peak)
         check_sinks(sinks)
-        self._model = model
         self._log_dir = log_dir
         self._log_every = int(log_every)
         self._given_peak = peak
@@ -151,7 +152,7 @@ class Meter:
             raise RuntimeError("this meter's run is over; make a new Meter for another run")
         if self._started:
             return
-        place = place_of(self._model, self._device, self._group)
+        place = place_of(self._models, self._device, self._group)
         self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
         self._time = Timeline(self._clock, self._stand_down)
         recorder, run_path = open_recorder(
@@ -171,7 +172,7 @@ class Meter:
             given_peak=self._given_peak,
             own_time=self._time.own_time,
         )
-        self._live = LiveCounter(self._model, self._books.count, self._stand_down, self._flops)
+        self._live = LiveCounter(self._models, self._books.count, self._stand_down, self._flops)
         self._started = self._running = True
         atexit.register(self.close, "the end of the program")
         try:

@@ -49,17 +49,24 @@ class Place:
         return torch.cuda.max_memory_allocated(self.device)
 
 
-def check_model(model: object) -> None:
-    """Refuse what is no module.
+def models_of(model: object) -> tuple[nn.Module, ...]:
+    """The models given to a meter: one, several or none.
 
     Raises:
-        TypeError: If it is neither a module nor ``None``.
+        TypeError: If it is neither a module, nor modules, nor ``None``.
     """
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}; expected the torch.nn.Module that is trained "
-            "(or nothing: Meter() counts whatever runs in a step)"
-        )
+    if model is None:
+        return ()
+    several = isinstance(model, (list, tuple, nn.ModuleList))
+    models: tuple[Any, ...] = tuple(model) if several else (model,)  # type: ignore[arg-type]
+    for one in models:
+        if not isinstance(one, nn.Module):
+            raise TypeError(
+                f"model is {'a sequence with ' if several else ''}a {type(one).__name__}; expected "
+                "the torch.nn.Module that is trained, or a list of those that a step calls (or "
+                "nothing: Meter() counts whatever runs in a step)"
+            )
+    return tuple(dict.fromkeys(models))
 
 
 def check_sinks(sinks: object) -> None:
@@ -80,7 +87,7 @@ def check_sinks(sinks: object) -> None:
 
 
 def place_of(
-    model: nn.Module | None, device: torch.device | str | Device | None, group: Any
+    models: Sequence[nn.Module], device: torch.device | str | Device | None, group: Any
 ) -> Place:
     """The device that a model trains on, described; and this process's rank.
 
@@ -95,7 +102,9 @@ def place_of(
         kind = "cuda" if device.kind == "rocm" else device.kind
         where = torch.device(kind) if device.index is None else torch.device(kind, device.index)
         return Place(where, device, rank, world_size)
-    where = check_device(device) if device is not None else _device_of(model)
+    where = (
+        check_device(device) if device is not None else _device_of(models[0] if models else None)
+    )
     if where.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"device is {str(where)!r}, and torch sees no CUDA device here (driver, "

@@ -37,7 +37,7 @@ def drawings_of(name: str) -> list[str]:
 
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert NAMES == ["concepts", "reading-the-numbers", "wrong-numbers"]
+    assert NAMES == ["concepts", "counted-cases", "reading-the-numbers", "wrong-numbers"]
     for name in NAMES:
         assert f"](docs/{name}.md)" in readme
 

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Meter.summary() is the report
     "meter": {*TERMS, "session", "bookkeeping", "contexts", "insight"},
     "integrations": {*TERMS, "insight", "meter", "integrations.tensorboard"},
-    "cli": {*TERMS, "insight", "meter", "__init__"},
+    "cli": {*TERMS, "insight", "meter", "integrations", "__init__"},
     "__main__": {"cli"},
     # Only the lazy public names.
     "__init__": {*TERMS, "meter"},

@@ -19,7 +19,7 @@ from fakes import ListSink
 
 from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.figures import Figures
-from mfu_torch.flops import structure
+from mfu_torch.flops.live import structure
 from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
 
 PEAK = 65536.0
@@ -294,7 +294,7 @@ def test_the_causal_convention_decides_which_flops_mfu_means(tmp_path: Path) -> 
         )  # fmt: skip
         for _ in range(2):
             with meter.step():
-                meter._model(x)
+                meter._models[0](x)
                 clock.advance(1.0)
         meter.close()
         (found[attention],) = sink.of(Figures)

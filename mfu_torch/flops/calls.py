@@ -35,11 +35,14 @@ class CallWatch:
     Attributes:
         inside: Whether a forward is running.
         thread: The thread whose calls are watched.
+        elsewhere: Calls that came on other threads, so that their work is invisible to a counter;
+            those of replicas are in it.
     """
 
     def __init__(self, model: nn.Module, on_call: OnCall) -> None:
         self.inside = False
         self.thread = _thread()
+        self.elsewhere = 0
         self._model = model
         self._on_call = on_call
         self._hooks: list[Any] = []
@@ -94,6 +97,7 @@ class CallWatch:
             if _is_compiling():
                 return run(*args, **kwargs)
             if _thread() != self.thread:
+                self.elsewhere += 1
                 # DataParallel runs replicas, which share the attributes of the module: this is
                 # then called for a module that is not ours. Its caller knows which.
                 replica = sys._getframe(1).f_locals.get("self", model)
@@ -109,6 +113,8 @@ class CallWatch:
         return call
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _thread() != self.thread:
+            self.elsewhere += 1
         self.inside = True
         self._on_call(module, args, kwargs)
 

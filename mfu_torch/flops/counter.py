@@ -17,23 +17,45 @@ leaving, also after an exception.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass_type,
-)
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from mfu_torch.flops.ops import Counted, Formula, OpFlops, count_call, formula_for
+from mfu_torch.flops.balance import Balance
+from mfu_torch.flops.captured import CapturedWork
+from mfu_torch.flops.dispatch import CAN_WATCH as CAN_WATCH
+from mfu_torch.flops.dispatch import CountingMode as CountingMode
+from mfu_torch.flops.dispatch import has_own_kernel
+from mfu_torch.flops.dynamo import EagerStance
+from mfu_torch.flops.higher_order import SelfCompiled
+from mfu_torch.flops.opaque import (
+    ALLOCATES,
+    import_notes,
+    opaque_caller,
+    opaque_note,
+    opaque_packages,
+)
+from mfu_torch.flops.ops import (
+    Counted,
+    Formula,
+    NoFormula,
+    OpFlops,
+    count_call,
+    formula_for,
+)
+from mfu_torch.flops.ops.registry import kernel_function
+from mfu_torch.flops.ops.triton_kernels import counted_launch
 from mfu_torch.flops.phases import PhaseRule
+from mfu_torch.flops.shapes.columns import CountedCall
+from mfu_torch.flops.threads import OtherThreads
+from mfu_torch.flops.triton_launches import TritonLaunches
 from mfu_torch.flops.uncounted import (
     is_composite,
     is_elementwise,
@@ -47,10 +69,16 @@ NO_CONTRACTION = (
     "invisible here"
 )
 
-CAN_WATCH = hasattr(TorchDispatchMode, "ignore_compile_internals")
-"""Whether this torch lets a mode stand beside compiled code without turning it off for good."""
-
 Op = OpOverload[..., Any] | HigherOrderOperator
+
+
+class _Change(Protocol):
+    def install(self) -> None: ...
+
+    def remove(self) -> None: ...
+
+
+_Tally = dict[tuple[Phase, str, str], list[int]]  # phase, op, dtype -> full, causal, calls
 
 
 class OpInfo(NamedTuple):
@@ -59,8 +87,10 @@ class OpInfo(NamedTuple):
     Attributes:
         suspicious: It has no formula and could contract.
         elementwise: Its elements are added up, apart from the FLOPs.
-        composite: It is made of other ops, has no formula, and is seen whole only when autograd
-            is off for good (``inference_mode``).
+        composite: It is made of other ops, has no formula, and is seen whole only where autograd
+            is passed by: in ``inference_mode``, in the functions of higher-order ops.
+        allocates: A kernel past the dispatcher may be about to fill its result, as a package that
+            launches such kernels is imported.
     """
 
     name: str
@@ -68,6 +98,7 @@ class OpInfo(NamedTuple):
     suspicious: bool
     elementwise: bool
     composite: bool
+    allocates: bool = False
 
 
 class FlopCounter:
@@ -81,6 +112,8 @@ class FlopCounter:
             propagation and tracing compute with them on the side.
         where: Count only ops for which it is true, and let compiled code run (a part of what is in
             there is invisible). Needs :data:`CAN_WATCH`.
+        scope: Called at every contraction; the count is also split by what it returns
+            (:meth:`scoped`).
 
     Example:
         A linear layer of 16 x 32 with a batch of 8, whose input needs no gradient, is
@@ -92,28 +125,32 @@ class FlopCounter:
         fake_mode: FakeTensorMode | None = None,
         *,
         where: Callable[[], bool] | None = None,
+        scope: Callable[[], str] | None = None,
     ) -> None:
         self.fake_mode = fake_mode
         self.where = where
+        self.scope = scope
+        self._mode: CountingMode | None = None
+        self.seen = 0  # contractions, counted or not
         self._phases = PhaseRule()
         self._infos: dict[Op, OpInfo] = {}
-        self._exit: ExitStack | None = None
+        self._undo: list[Callable[[], None]] = []  # what leaving has to do, last first
+        self._balance = Balance()
         self._clear()
 
     def __enter__(self) -> FlopCounter:
-        if self._exit is not None:
+        if self._undo:
             raise RuntimeError(
                 "this FlopCounter is active already: leave it first, or use a second one"
             )
         self._infos = {}  # formulas may have been registered since
-        with ExitStack() as stack:
-            if self.where is None:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            self._phases.install()
-            stack.callback(self._phases.remove)
-            stack.enter_context((CountingMode if self.where is None else _WatchingMode)(self))
-            self._exit = stack.pop_all()
-        return self
+        self._balance = Balance()
+        try:
+            self._install()
+            return self
+        except BaseException:  # Ctrl-C, say
+            self._leave()
+            raise
 
     def __exit__(
         self,
@@ -121,35 +158,95 @@ class FlopCounter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        stack, self._exit = self._exit, None
-        if stack is not None:
-            stack.__exit__(kind, error, traceback)
+        try:
+            self._leave()
+        finally:
+            self._leave()  # what an interrupt kept it from
 
-    def take(self, method: str = "") -> FlopCount:
+    def _install(self) -> None:
+        # An interrupt may come anywhere: what undoes a change is there before the change, and
+        # undoes as much of it as was made.
+        mode = CountingMode(self)
+        self._mode = mode
+        changes: list[_Change] = [
+            self._phases,
+            CapturedWork(self._see_captured),
+            TritonLaunches(self._see_launch),
+            OtherThreads(self._see_work_elsewhere),
+        ]
+        if self.where is None:
+            compiled = SelfCompiled(mode, keep_mode=CAN_WATCH, on_unseen=self._see_captured)
+            changes += [compiled, EagerStance()]
+        for change in changes:
+            self._undo.append(change.remove)
+            change.install()
+        self._undo.append(mode.leave)
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def _leave(self) -> None:
+        while self._undo:
+            self._undo[-1]()
+            self._undo.pop()
+
+    def take(self, method: str = "", calls: list[CountedCall] | None = None) -> FlopCount:
         """What was counted since the last call of this, or since the start; starts anew.
 
         Args:
             method: How the count came about, as a phrase ("counted while it ran once").
+            calls: Extended by the calls that the count is the sum of, in order.
         """
-        terms = tuple(
-            FlopTerm(phase=phase, op=op, dtype=dtype, flops=full, causal_flops=causal, calls=calls)
-            for (phase, op, dtype), (full, causal, calls) in self._tally.items()
-        )
+        if calls is not None:
+            calls += self._calls
+        if any(phase == "backward" for phase, _, _ in self._tally):
+            self._notes.update(dict.fromkeys(import_notes()))
         count = FlopCount(
-            terms=terms,
+            terms=_terms(self._tally),
             uncounted=dict(self._uncounted),
             elementwise=self._elementwise,
-            notes=tuple(self._notes),
+            notes=(
+                *self._notes,
+                *self._phases.doubts,
+                *self._balance.doubts(self._phases.transformed),
+            ),
             method=method,
         )
         self._clear()
         return count
 
+    def _looks(self) -> bool:
+        return self.where is None or self.where()
+
+    def _see_captured(self, name: str) -> None:
+        if self._looks():
+            self._uncounted[name] += 1
+
+    def _see_work_elsewhere(self, note: str) -> None:
+        if self._looks():
+            self._notes[note] = None
+
+    def _see_launch(self, kernel: Any, arguments: dict[str, Any]) -> None:
+        # Inside of an op the mode is off: that op is what is counted.
+        if (
+            self.where is None or self.where()
+        ) and self._mode in _get_current_dispatch_mode_stack():
+            self._saw()
+            self._count_safely(
+                f"triton.{kernel_function(kernel).__name__}",
+                lambda: counted_launch(kernel, arguments),
+            )
+
+    def scoped(self) -> dict[str, FlopCount]:
+        """The contractions that :meth:`take` would give now, split by ``scope``."""
+        return {label: FlopCount(terms=_terms(tally)) for label, tally in self._scoped.items()}
+
     def _clear(self) -> None:
-        self._tally: dict[tuple[Phase, str, str], list[int]] = {}
+        self._tally: _Tally = {}
+        self._scoped: dict[str, _Tally] = {}
+        self._calls: list[CountedCall] = []
         self._uncounted: Counter[str] = Counter()
         self._elementwise = 0
         self._notes: dict[str, None] = {}  # in order, each once
+        self._phases.doubts.clear()
 
     def info(self, op: Op) -> OpInfo:
         """What is done with an op."""
@@ -169,23 +266,28 @@ class FlopCounter:
         self, op: Op, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Add one call to the tally."""
+        if info.allocates and (package := opaque_caller(sys._getframe(1))):
+            self._notes[opaque_note(package)] = None
         if info.formula is not None:
-            self._count_by_formula(info.name, info.formula, args, kwargs, result)
+            self._saw()
+            formula = info.formula
+            self._count_safely(info.name, lambda: count_call(formula, args, kwargs, result))
         elif info.elementwise:
             self._elementwise += max(_elements((result,)), _elements(args))
         elif info.suspicious and looks_like_contraction(op, args, kwargs):
+            self._saw()
             self._uncounted[info.name] += 1
 
-    def _count_by_formula(
-        self,
-        name: str,
-        formula: Formula,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def _saw(self) -> None:
+        self.seen += 1
+        self._balance.saw()
+
+    def _count_safely(self, name: str, call: Callable[[], Counted | None]) -> None:
         try:
-            counted = count_call(formula, args, kwargs, result)
+            counted = call()
+        except NoFormula as missing:
+            self._uncounted[missing.op] += 1
+            return
         except Exception as error:
             # Formulas are also written by users and libraries, and an op may be called in ways
             # that its formula does not know. None of it is a reason to end a training run.
@@ -193,13 +295,14 @@ class FlopCounter:
             self._notes[f"formula for {name} failed: {type(error).__name__}: {error}"] = None
             return
         if counted is not None:
-            self._add(name, counted)
+            self._add(counted.op or name, counted)
 
     def _add(self, name: str, counted: Counted) -> None:
         flops: OpFlops = counted.flops
         if flops.full:
             phase = self._phases.current()
             self._add_term((phase, name, counted.dtype), flops.full, flops.causal)
+            self._balance.add(phase, self._phases.within, flops.full)
         if flops.kernel_recompute:
             key: tuple[Phase, str, str] = ("kernel_recompute", name, counted.dtype)
             self._add_term(key, flops.kernel_recompute, flops.kernel_recompute_causal)
@@ -207,63 +310,10 @@ class FlopCounter:
             self._notes[flops.note] = None
 
     def _add_term(self, key: tuple[Phase, str, str], full: int, causal: int) -> None:
-        term = self._tally.setdefault(key, [0, 0, 0])
-        term[0] += full
-        term[1] += causal
-        term[2] += 1
-
-
-class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Calls every op as it was called, and shows it to the counter."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, counter: FlopCounter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._counter = counter
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        counted = True
-        for kind in types:
-            if issubclass(kind, FakeTensor):
-                counted = not self._is_foreign(args, kwargs)
-            elif is_traceable_wrapper_subclass_type(kind):
-                # DTensor, NestedTensor, quantized weights: they run ops of their own on the
-                # tensors inside, with the shapes and dtypes that this device really works on.
-                return NotImplemented
-        info = self._counter.info(func)
-        if info.composite and torch.is_inference_mode_enabled():
-            with self:
-                return _run_composite(func, args, kwargs)
-        if info.name == "cond" and not isinstance(args[0], FakeTensor):
-            with self:
-                return _run_branch(*args)
-        result = func(*args, **kwargs)
-        if counted and (self._counter.where is None or self._counter.where()):
-            self._counter.count(func, info, args, kwargs, result)
-        return result
-
-    def _is_foreign(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        own = self._counter.fake_mode
-        return any(
-            isinstance(leaf, FakeTensor) and leaf.fake_mode is not own
-            for leaf in tree_leaves((args, kwargs))
-        )
-
-
-class _WatchingMode(CountingMode):  # type: ignore[no-untyped-call]
-    """Beside compiled code instead of in place of it."""
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
+        self._calls.append(CountedCall(key, full, causal))
+        _add_to(self._tally, key, full, causal)
+        if self.scope is not None:
+            _add_to(self._scoped.setdefault(self.scope(), {}), key, full, causal)
 
 
 def count_flops(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> FlopCount:
@@ -277,12 +327,33 @@ def count_flops(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> FlopCount:
     Example:
         ``count_flops(lambda: model(x).sum().backward()).model``
     """
-    with FlopCounter() as counter:
-        fn(*args, **kwargs)
+    counter = FlopCounter()
+    try:
+        with counter:
+            fn(*args, **kwargs)
+    finally:
+        counter.__exit__(None, None, None)  # Ctrl-C may have come while it was left
     count = counter.take("counted while it ran once")
     if count.hardware:
         return count
     return count + FlopCount(notes=(NO_CONTRACTION,))
+
+
+def _add_to(tally: _Tally, key: tuple[Phase, str, str], full: int, causal: int) -> None:
+    term = tally.get(key)
+    if term is None:
+        tally[key] = [full, causal, 1]
+    else:
+        term[0] += full
+        term[1] += causal
+        term[2] += 1
+
+
+def _terms(tally: _Tally) -> tuple[FlopTerm, ...]:
+    return tuple(
+        FlopTerm(phase=phase, op=op, dtype=dtype, flops=full, causal_flops=causal, calls=calls)
+        for (phase, op, dtype), (full, causal, calls) in tally.items()
+    )
 
 
 def _info(op: Op) -> OpInfo:
@@ -294,19 +365,9 @@ def _info(op: Op) -> OpInfo:
         formula=formula,
         suspicious=formula is None and may_contract(op),
         elementwise=is_elementwise(op),
-        composite=formula is None and is_composite(op),
+        composite=formula is None and is_composite(op) and not has_own_kernel(op),
+        allocates=str(op.overloadpacket) in ALLOCATES and bool(opaque_packages()),
     )
-
-
-def _run_composite(op: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # The kernel that the op would run anyway, with the mode still on for the ops inside. Not
-    # op.decompose(): where torch has a Python decomposition it prefers that, and rounds otherwise.
-    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-
-
-def _run_branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
-    # What cond does when it runs eagerly; the op itself would hide what its branch does.
-    return (true_fn if pred else false_fn)(*operands)
 
 
 def _elements(values: Any) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 
 from mfu_torch.flops.calls import compiled_call
@@ -38,8 +41,30 @@ def _eval_frame() -> ModuleType | None:
     return sys.modules.get("torch._dynamo.eval_frame")
 
 
+class EagerStance:
+    """``torch.compiler.set_stance("force_eager")`` that an interrupt cannot leave in force."""
+
+    def __init__(self) -> None:
+        import torch._dynamo.eval_frame as eval_frame
+
+        self._module = eval_frame
+        self._before = eval_frame._stance
+
+    def install(self) -> None:
+        """Run compiled functions eagerly from now on."""
+        torch.compiler.set_stance("force_eager")
+
+    def remove(self) -> None:
+        """Go back to what was in force; safe to call twice, and before ``install``."""
+        if self._module._stance is not self._before:
+            self._module._set_stance(self._before)
+
+
 class CompiledEntries:
     """Counts how often compiled code is entered from eager code while it is active.
+
+    It can be left before it was entered, and twice: ``stack.push(entries); entries.__enter__()``
+    leaves nothing behind wherever an interrupt comes.
 
     Attributes:
         count: Entries so far.
@@ -52,12 +77,16 @@ class CompiledEntries:
         self.count = 0
         self.available = hasattr(eval_frame, _ENTRY)
         self._module = eval_frame
-        self._original: Any = None
+        self._entry: functools.partial[Any] | None = None
 
     def __enter__(self) -> CompiledEntries:
         if self.available:
-            self._original = getattr(self._module, _ENTRY)
-            setattr(self._module, _ENTRY, self._enter)
+            self._entry = functools.partial(self._enter, getattr(self._module, _ENTRY))
+            try:
+                setattr(self._module, _ENTRY, self._entry)
+            except BaseException:
+                self.__exit__(None, None, None)
+                raise
         return self
 
     def __exit__(
@@ -66,13 +95,14 @@ class CompiledEntries:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._original is not None:
-            setattr(self._module, _ENTRY, self._original)
-            self._original = None
+        # Another wrapper put on top of ours stays; ours then only counts on.
+        if self._entry is not None and getattr(self._module, _ENTRY) is self._entry:
+            setattr(self._module, _ENTRY, self._entry.args[0])
+        self._entry = None
 
-    def _enter(self, callback: Any) -> Any:
+    def _enter(self, original: Callable[[Any], Any], callback: Any) -> Any:
         # Dynamo asks this for what to do whenever a compiled function is called; `disable` has no
         # callback of its own.
         if callable(callback):
             self.count += 1
-        return self._original(callback)
+        return original(callback)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
-from mfu_torch.flops.dtypes import NAMES
+from mfu_torch.flops.ops.dtypes import NAMES
 
 NO_ARITHMETIC = frozenset(
     {
@@ -29,6 +29,7 @@ NO_ARITHMETIC = frozenset(
         "_c10d_functional_autograd",
         "_dtensor",
         "fsdp",
+        "symm_mem",  # its fused products have formulas
         "inductor",
         "profiler",
         "streams",
@@ -72,18 +73,46 @@ CANNOT_CONTRACT: dict[str, str] = {
         ((add|leaky)_)?relu gelu [cs]?elu glu.* mish silu hard(swish|tanh|sigmoid|shrink) softshrink
         softplus threshold prelu.* rrelu.* .*fused_(lstm|gru)_cell.* add sub mul div rsub pow
         remainder floor_divide clamp.* bitwise_.* .*shift linalg_cross transform_bias_rescale_qkv
-        isnan isinf xlogy .*quantize.* .*quant_.* convert_weight_to.* .*qparams.* int_repr""",
+        isnan isinf xlogy (fake_)?quantize_.* dequantize.* make_per_\w+_quantized_tensor
+        empty_\w*quantized quantized_(batch_norm|max_pool[123]d) dyn_quant_pack_\w+
+        convert_weight_to.* .*qparams.* int_repr sparse_semi_structured_(tile|apply(_dense)?)""",
     "bookkeeping": r"""
         is_.* has_.* .*assert.* (functional_)?sym_.* amp_.* record_stream q_.* qscheme nnz dim[IV]
         .*_dim hash_tensor validate_compressed.* use_(cudnn|miopen)_.* linalg_check_errors
-        stride size numel storage_offset .*_sdp_choice convert_indices.*""",
+        stride size numel storage_offset .*_sdp_choice convert_indices.* make_dep_token print
+        fft_r?fftfreq foobar test_.*""",
 }
 """Patterns of ATen names, without leading and trailing underscores and ``_backward``, by reason."""
 
-_ALLOWED = re.compile("|".join(" ".join(CANNOT_CONTRACT.values()).split()))
+CANNOT_CONTRACT_ELSEWHERE: dict[str, str] = {
+    "packing, unpacking and what a packed weight knows of itself": r"""
+        .*::\w*(pre)?pack\w* .*::\w*unpack\w* .*::make_quantized_cell_params.* mkl.*::_?\w*reorder.*
+        quantized::conv.*_(stride|padding|output_padding|dilation|groups|transpose)
+        mkldnn::(_nbytes|data_ptr|_is_mkldnn_.*|_get_mkldnn_serialized_md)""",
+    "elementwise work, look-ups and pooling on quantised tensors": r"""
+        _?(quantized|onednn)::q?(add|mul|cat|clamp|celu|elu|leaky_relu|relu6|hardswish|prelu|sigmoid
+        |softmax|threshold|dropout|max_pool[12]d|((batch|group|instance|layer)_norm))([123]d)?(_\w+)?
+        quantized::embedding_.* quantization::.*""",
+    "copies and views": r"""
+        static_runtime::.* flex_lib::zeros_and_scatter export::access_subclass_inner_tensor""",
+}
+"""Patterns of the full names of ops that torch registers outside ``aten``, by reason."""
 
-# Foreach kernels run one elementwise op over many tensors; fused ones are optimizer updates.
-_MULTI_TENSOR = re.compile(r"_?(foreach|fused)_")
+
+def _patterns(table: dict[str, str]) -> re.Pattern[str]:
+    # A line that starts with | goes on with the pattern before it.
+    words = re.sub(r"\s+\|", "|", " ".join(table.values())).split()
+    return re.compile("|".join(f"(?:{word})" for word in words))
+
+
+_ALLOWED = _patterns(CANNOT_CONTRACT)
+_ALLOWED_ELSEWHERE = _patterns(CANNOT_CONTRACT_ELSEWHERE)
+
+# Foreach kernels run one elementwise op over many tensors, but for products; fused ones are
+# optimizer updates, and few others.
+_MULTI_TENSOR = re.compile(
+    r"_?foreach_(?!\w*(mm|matmul)(_|$))|_?fused_(ada|sgd|dropout|rms_norm|moving_avg|sdp_choice)"
+)
 
 _VISION = re.compile(r"torchvision::_?(nms|(ps_)?roi_(align|pool))(_backward)?")
 
@@ -106,7 +135,8 @@ def may_contract(func: OpOverload[..., Any] | HigherOrderOperator) -> bool:
     if func.namespace in NO_ARITHMETIC or _is_view(func) or is_elementwise(func):
         return False
     if func.namespace != "aten":
-        return not _VISION.fullmatch(func._schema.name)
+        name = func._schema.name
+        return not (_VISION.fullmatch(name) or _ALLOWED_ELSEWHERE.fullmatch(name))
     if _MULTI_TENSOR.match(name) or is_composite(func):
         return False
     base = re.sub(r"_(backward|forward)(_\w+)?$", "", name.strip("_"))

@@ -116,14 +116,14 @@ class FlopCount(Record, frozen=True, kw_only=True):
         terms: The count, split by phase, op and dtype. Everything else follows from it.
         uncounted: Ops that look like contractions and have no formula -> number of calls.
         elementwise: Elements touched by elementwise and reduction ops: the size of what the
-            count leaves out by definition.
+            count leaves out by definition; ``None`` where it was not counted.
         notes: Upper bounds and limits that apply to this count, as sentences.
         method: How it was obtained, as a phrase ("counted on the first step as it trained").
     """
 
     terms: tuple[FlopTerm, ...] = ()
     uncounted: dict[str, int] = {}
-    elementwise: int = 0
+    elementwise: int | None = 0
     notes: tuple[str, ...] = ()
     method: str = ""
 
@@ -250,7 +250,11 @@ class FlopCount(Record, frozen=True, kw_only=True):
                 for (p, o, d), (f, c, n) in merged.items()
             ),
             uncounted=dict(Counter(self.uncounted) + Counter(other.uncounted)),
-            elementwise=self.elementwise + other.elementwise,
+            elementwise=_known_sum(self.elementwise, other.elementwise),
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             method=self.method or other.method,
         )
+
+
+def _known_sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

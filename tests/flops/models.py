@@ -17,7 +17,8 @@ from torch import nn
 class Case(NamedTuple):
     """A model, its batch, and the FLOPs that its forward and its whole step need.
 
-    ``hardware`` is what runs where that is more: recomputation, also inside fused kernels.
+    ``hardware`` is what runs where that is more; ``recompute`` is the part of the difference that
+    a checkpoint runs again, the rest is inside fused kernels.
     """
 
     model: nn.Module
@@ -25,6 +26,7 @@ class Case(NamedTuple):
     forward: int
     step: int
     hardware: int | None = None
+    recompute: int = 0
 
 
 ZOO: dict[str, Callable[[], Case]] = {}

@@ -11,9 +11,15 @@ from formula_calls import flops_of, shape
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mfu_torch.flops.attention import MASK_NOT_READ, OFFSETS_NOT_READ, kept_pairs
 from mfu_torch.flops.counter import FlopCounter, count_flops
 from mfu_torch.flops.ops import OpFlops
+from mfu_torch.flops.ops.attention import (
+    MASK_NOT_READ,
+    MASK_READ,
+    OFFSETS_NOT_READ,
+    PLAIN_SCORES,
+    kept_pairs,
+)
 
 aten = torch.ops.aten
 
@@ -98,7 +104,7 @@ def test_a_mask_keeps_what_it_does_not_rule_out(floor: float) -> None:
         count = count_flops(F.scaled_dot_product_attention, q, q, q, attn_mask=mask)
         assert count.model == 2 * 4 * 8 * 8 * 64
         assert count.model_causal == 4 * kept * 64
-        assert count.notes == ()
+        assert count.notes == (MASK_READ,)
 
 
 def test_a_mask_without_values_is_full_and_says_so() -> None:
@@ -206,3 +212,17 @@ def test_compiled_flex_attention_is_counted() -> None:
     q = torch.randn(1, 2, 128, 16)
     compiled = torch.compile(flex.flex_attention, backend="eager")
     assert count_flops(compiled, q, q, q).forward == 2 * 128 * 128 * 64
+
+
+def test_attention_in_plain_products_says_that_its_mask_cannot_be_told() -> None:
+    def attend(s_q: int) -> None:
+        scores = torch.ones(2, 4, s_q, 16) @ torch.ones(2, 4, 16, 8)
+        torch.softmax(scores, -1) @ torch.ones(2, 4, 8, 16)
+
+    assert count_flops(attend, 8).notes == (PLAIN_SCORES,)
+    assert count_flops(attend, 1).notes == ()  # one token attends to all before it
+
+
+def test_a_router_is_no_attention() -> None:
+    count = count_flops(lambda: torch.softmax(torch.ones(2, 5, 16) @ torch.ones(16, 8), -1))
+    assert count.notes == ()

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import models
+import other_models  # noqa: F401 - its cases join the zoo
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mfu_torch.flops.counter import NO_CONTRACTION, FlopCounter, count_flops
 from mfu_torch.flops.ops import register_flops
-from mfu_torch.flops.registry import _given
+from mfu_torch.flops.ops.registry import _given
 
 # --- what the counter must not change --------------------------------------------------------
 
@@ -65,6 +67,28 @@ def test_a_counted_training_run_is_bit_equal(
     assert all(torch.equal(a, b) for a, b in zip(plain[0], counted[0], strict=True))
     assert all(torch.equal(a, b) for a, b in zip(plain[1], counted[1], strict=True))
     assert torch.equal(plain[2], counted[2])
+
+
+@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_a_counted_step_of_any_model_is_bit_equal(one_thread: None, name: str) -> None:
+    torch.manual_seed(0)
+    case = models.ZOO[name]()
+
+    def step(counted: bool) -> list[torch.Tensor | None]:
+        model = copy.deepcopy(case.model)
+        torch.manual_seed(1)
+        if counted:
+            count_flops(models.train, model, *case.batch)
+        else:
+            models.train(model, *case.batch)
+        buffers = [buffer.to_dense() for buffer in model.buffers()]  # some are sparse
+        state = [t.detach() for t in (*model.parameters(), *buffers)]
+        return [*state, *(p.grad for p in model.parameters()), torch.get_rng_state()]
+
+    for plain, counted in zip(step(False), step(True), strict=True):
+        assert (plain is None) == (counted is None)
+        assert plain is None or torch.equal(plain, counted)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mfu_torch.flops.counter import count_flops
-from mfu_torch.flops.dtypes import contraction_dtype, tf32_allowed
+from mfu_torch.flops.ops.dtypes import contraction_dtype, tf32_allowed
 
 
 @pytest.mark.parametrize(

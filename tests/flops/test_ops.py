@@ -11,6 +11,8 @@ from formula_calls import flops_of, shape
 from torch import nn
 
 from mfu_torch.flops.counter import count_flops
+from mfu_torch.flops.ops import OpFlops
+from mfu_torch.flops.ops.products import ROWS_NOT_READ, SPARSE_NOT_READ
 
 aten = torch.ops.aten
 
@@ -64,6 +66,15 @@ def test_bilinear_is_two_products_in_a_row() -> None:
     assert count.forward == 2 * 8 * 6 * 4 * 5 + 2 * 8 * 6 * 5
 
 
+def test_each_gradient_of_bilinear_is_one_product_and_but_one_of_them_two_in_a_row() -> None:
+    layer = nn.Bilinear(4, 5, 6)
+    x, z = torch.randn(8, 4, requires_grad=True), torch.randn(8, 5, requires_grad=True)
+    count = count_flops(lambda: layer(x, z).sum().backward())
+    # dx: per output (b, i, j) . (b, j); dW: (o, i, b) . (b, j); dz: per output (b, i) @ (i, j).
+    # Adding up the outputs' parts of dx and dz is elementwise. mkl_verbose shows the same.
+    assert count.backward == 3 * (2 * 8 * 6 * 4 * 5)
+
+
 def test_matmul_and_linear_are_counted_whole_under_inference_mode() -> None:
     with torch.inference_mode():
         count = count_flops(lambda: F.linear(A, B.T) + BATCH_A @ B)
@@ -84,6 +95,13 @@ def test_a_product_of_int64_is_no_flop_and_of_int8_is() -> None:
     assert (count.hardware, count.uncounted) == (0, {})
     bytes_ = torch.ones(32, 32, dtype=torch.int8)
     assert count_flops(lambda: torch._int_mm(bytes_, bytes_)).by_dtype == {"int8": 2 * 32**3}
+
+
+def test_a_product_of_int8_summed_in_int32_is_counted_as_the_product_that_it_is() -> None:
+    module = pytest.importorskip("torch._higher_order_ops.out_dtype")
+    a = torch.ones(4, 8, dtype=torch.int8)
+    count = count_flops(lambda: module.out_dtype(aten.mm.default, torch.int32, a, a.T))
+    assert (count.by_dtype, count.uncounted) == ({"int8": 2 * 4 * 8 * 4}, {})
 
 
 def test_a_scaled_product_of_fp8_is_counted_as_fp8() -> None:
@@ -108,16 +126,38 @@ def test_fp4_is_packed_in_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "expected"),
+    ("a", "b", "size", "rest"),
     [
-        ((40, 16), (4, 16, 32), 2 * 40 * 16 * 32),  # rows in groups
-        ((16, 40), (40, 32), 2 * 16 * 40 * 32),  # k in groups: a weight gradient
-        ((4, 10, 16), (16, 32), 2 * 10 * 16 * 32),  # columns in groups
-        ((4, 10, 16), (4, 16, 32), 4 * 2 * 10 * 16 * 32),
+        ((40, 16), (4, 16, 32), 40, 16 * 32),  # rows in groups
+        ((16, 40), (40, 32), 40, 16 * 32),  # k in groups: a weight gradient
+        ((4, 10, 16), (16, 32), 32, 10 * 16),  # columns in groups
     ],
 )
-def test_a_grouped_product_multiplies_every_element_once(a: Any, b: Any, expected: int) -> None:
-    assert flops_of(aten._grouped_mm.default, shape(*a), shape(*b)).full == expected
+def test_a_grouped_product_multiplies_what_is_in_a_group_once(
+    a: Any, b: Any, size: int, rest: int
+) -> None:
+    op, scale = aten._grouped_mm.default, shape(1)
+    for used in (size, size - 8):  # all of it, or padded behind the last group
+        ends = torch.tensor([8, 8, 16, used], dtype=torch.int32)
+        assert flops_of(op, shape(*a), shape(*b), ends)[:2] == (2 * used * rest,) * 2
+    unread = flops_of(op, shape(*a), shape(*b), shape(4))
+    assert (unread.full, unread.note) == (2 * size * rest, ROWS_NOT_READ)
+    scaled = flops_of(aten._scaled_grouped_mm.default, shape(*a), shape(*b), scale, scale, ends)
+    assert scaled.full == 2 * (size - 8) * rest
+
+
+def test_a_grouped_product_of_batches_needs_no_groups() -> None:
+    product = 4 * 2 * 10 * 16 * 32
+    a, b = shape(4, 10, 16), shape(4, 16, 32)
+    assert flops_of(aten._grouped_mm.default, a, b) == OpFlops(product, product)
+
+
+@pytest.mark.skipif(not hasattr(aten, "_scaled_grouped_mm_v2"), reason="this torch lacks the op")
+def test_the_newer_scaled_grouped_product_has_its_groups_behind_six_lists() -> None:
+    a, b = shape(40, 16, dtype=torch.float8_e4m3fn), shape(4, 16, 32, dtype=torch.float8_e4m3fn)
+    ends = torch.tensor([8, 16, 24, 32], dtype=torch.int32)
+    flops = flops_of(aten._scaled_grouped_mm_v2.default, a, b, [], [], [], [], [], [], ends)
+    assert flops == OpFlops(2 * 32 * 16 * 32, 2 * 32 * 16 * 32)
 
 
 def test_a_grouped_product_costs_twice_as_much_backward() -> None:
@@ -221,9 +261,106 @@ def test_a_sparse_product_counts_the_stored_elements(layout: torch.layout) -> No
     sparse = torch.eye(8).to_sparse(layout=layout)
     dense = torch.randn(8, 5)
     assert count_flops(lambda: sparse @ dense).model == 2 * 8 * 5
-    count = count_flops(lambda: sparse @ sparse)
-    assert count.model == 0
-    assert sum(count.uncounted.values()) == 1
+    assert count_flops(lambda: sparse @ sparse).model == 2 * 8
+
+
+def test_the_inner_sizes_of_two_sparse_matrices_that_cannot_be_read_are_a_bound() -> None:
+    a, b = (torch.eye(8).to_sparse_coo().to("meta") for _ in range(2))
+    dense = 2 * min(a._nnz() * 8, b._nnz() * 8)
+    flops = flops_of(aten._sparse_sparse_matmul.default, a, b)
+    assert (flops.full, flops.note) == (dense, SPARSE_NOT_READ)
+
+
+def test_semi_structured_products_do_half_of_the_dense_one() -> None:
+    half, dense = shape(8, 16, dtype=torch.float16), shape(32, 6, dtype=torch.float16)
+    x, meta = shape(5, 32, dtype=torch.float16), shape(8, 2, dtype=torch.int16)
+    product = 2 * 8 * 32 * 6 // 2
+    assert flops_of(aten._sparse_semi_structured_mm.default, half, meta, dense).full == product
+    out = shape(8, 6)
+    assert flops_of(aten._sparse_semi_structured_addmm.default, out, half, meta, dense) == (
+        product, product, 0, 0, "",
+    )  # fmt: skip
+    linear = flops_of(aten._sparse_semi_structured_linear.default, x, half, meta)
+    assert linear.full == 2 * 5 * 32 * 8 // 2
+    packed = shape(8 * 18, dtype=torch.float16)
+    assert flops_of(aten._cslt_sparse_mm.default, packed, dense, result=out).full == product
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_product_of_nested_tensors_is_the_sum_of_its_parts() -> None:
+    a = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 5, 8)])
+    product = 2 * 2 * (3 * 3 + 5 * 5) * 8
+    assert count_flops(lambda: a @ a.transpose(-1, -2)).model == product
+    count = count_flops(F.scaled_dot_product_attention, a, a, a)
+    assert (count.model, count.uncounted) == (2 * product, {})
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_linear_layer_over_nested_tensors_counts_their_rows(layout: torch.layout) -> None:
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=layout)
+    x.requires_grad_()
+    layer = nn.Linear(8, 4)
+
+    def step() -> None:
+        y = layer(x)
+        (y.values() if layout == torch.jagged else torch.cat(y.unbind())).sum().backward()
+
+    count = count_flops(step)
+    assert (count.forward, count.backward) == (2 * 8 * 8 * 4, 2 * 2 * 8 * 8 * 4)
+    assert count.uncounted == {}
+
+
+def test_products_fused_with_communication_are_counted_on_the_rank_that_runs_them() -> None:
+    symm_mem = pytest.importorskip("torch.distributed._symmetric_memory")
+    assert symm_mem is not None
+    a, b, out = shape(4, 16), shape(16, 32), shape(8, 32)  # two ranks hold half of (8, 16) each
+    ops = torch.ops.symm_mem
+    gathered = flops_of(
+        ops.fused_all_gather_matmul.default, a, [b, b], 0, "", result=(a, [out] * 2)
+    )
+    assert gathered.full == 2 * 2 * 8 * 16 * 32
+    scattered = flops_of(ops.fused_matmul_reduce_scatter.default, shape(8, 16), b, "sum", 0, "")
+    assert scattered.full == 2 * 8 * 16 * 32
+
+
+def test_two_products_that_the_compiler_adds_are_both_counted() -> None:
+    a, b, c, d = shape(4, 8), shape(8, 5), shape(4, 6), shape(6, 5)
+    op = torch.ops.inductor._mm_plus_mm.default
+    assert flops_of(op, a, b, c, d, shape(4, 5)).full == 2 * 4 * 5 * (8 + 6)
+
+
+def test_the_gradients_of_an_mkldnn_linear_layer_follow_their_mask() -> None:
+    x, grad, weight = shape(4, 8), shape(4, 5), shape(5, 8)
+    product = 2 * 4 * 8 * 5
+    op = aten.mkldnn_linear_backward.default
+    assert flops_of(op, x, grad, weight, [False, True, True]).full == product
+    assert flops_of(aten.mkldnn_linear_backward_input.default, [4, 8], grad, weight).full == product
+    op = aten.mkldnn_linear_backward_weights.default
+    assert flops_of(op, grad, x, weight, True).full == product
+
+
+def test_layers_of_other_devices_read_their_own_arguments() -> None:
+    x, weight, grad = shape(2, 4, 5, 5), shape(4, 8, 3, 3), shape(2, 8, 7, 7)
+    op = aten.mps_convolution_transpose_backward.default
+    tail = ([0, 0], [0, 0], [1, 1], [1, 1], 1)
+    product = 2 * 2 * 25 * 4 * 8 * 9
+    assert flops_of(op, x, grad, weight, *tail, [True, True]).full == 2 * product
+    assert flops_of(op, x, grad, weight, *tail, [True, False]).full == product
+    x, weights = shape(5, 3, 6), [shape(28, 6), shape(28, 7), shape(28), shape(28)]
+    layer = (True, 1, 0.0, True, False, False)
+    forward = 2 * 5 * 3 * 28 * (6 + 7)
+    assert flops_of(aten._lstm_mps.default, x, [], weights, *layer).full == forward
+    op = aten.lstm_mps_backward.default
+    assert flops_of(op, *[None] * 5, x, None, [], weights, *layer).full == 2 * forward
+
+
+def test_an_affine_grid_is_a_product_with_each_position() -> None:
+    theta = torch.randn(2, 2, 3, requires_grad=True)
+    count = count_flops(lambda: F.affine_grid(theta, [2, 1, 5, 7]).sum().backward())
+    assert (count.forward, count.backward) == (2 * 2 * 35 * 3 * 2, 2 * 2 * 35 * 3 * 2)
+    grad, gradient = shape(2, 5, 7, 2), shape(2, 2, 3)
+    op = aten.cudnn_affine_grid_generator_backward.default
+    assert flops_of(op, grad, 2, 1, 5, 7, result=gradient).full == count.backward
 
 
 def test_a_triangular_system_is_half_a_product() -> None:

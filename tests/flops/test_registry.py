@@ -9,7 +9,7 @@ import torch
 
 from mfu_torch.flops.counter import count_flops
 from mfu_torch.flops.ops import OpFlops, register_flops
-from mfu_torch.flops.registry import _given
+from mfu_torch.flops.ops.registry import _given
 
 
 @pytest.fixture(autouse=True)

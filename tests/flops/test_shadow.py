@@ -266,9 +266,12 @@ def test_the_backward_starts_where_the_loss_is(pack: Any, backward: int) -> None
     assert shadow_count(Two(), (X,), {}).backward == backward * UNIT
 
 
-def test_a_hook_of_the_user_is_never_called_with_fake_tensors() -> None:
+@pytest.mark.parametrize(
+    "kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
+)
+def test_a_hook_of_the_user_is_never_called_with_fake_tensors(kind: str) -> None:
     model, called = nn.Sequential(nn.Linear(16, 16)), []
-    model[0].register_forward_hook(lambda *_: called.append(1))
+    getattr(model[0], f"register_{kind}")(lambda *_: called.append(1))
     with pytest.raises(ShadowError, match="0 \\(Linear\\) has a hook"):
         shadow_count(model, (X,), {})
     assert called == []

@@ -108,7 +108,8 @@ def reentrant_checkpoint() -> Case:
     flops = stem + 4 * 2 * half_block
     step = 3 * flops - stem
     x = (torch.randn(16, 64),)
-    return Case(Checkpointed(use_reentrant=True), x, flops, step, step + 4 * 2 * half_block)
+    again = 4 * 2 * half_block
+    return Case(Checkpointed(use_reentrant=True), x, flops, step, step + again, recompute=again)
 
 
 @case
@@ -116,7 +117,8 @@ def checkpoint_that_stops_early() -> Case:
     # The recomputation ends with the last tensor that is needed: the input of the last layer.
     model = Checkpointed(use_reentrant=False)
     case = reentrant_checkpoint()
-    return case._replace(model=model, hardware=case.step + 4 * 2 * 16 * 128 * 256)
+    again = 4 * 2 * 16 * 128 * 256
+    return case._replace(model=model, hardware=case.step + again, recompute=again)
 
 
 # --- transformers ----------------------------------------------------------------------------
@@ -195,6 +197,98 @@ def vit() -> Case:
     return Case(model, (torch.randn(b, 3, image, image),), flops, step, step + again)
 
 
+def bert() -> Case:
+    from transformers import BertConfig, BertForMaskedLM
+
+    b, seq, d, ffn, layers, vocab = 2, 24, 64, 256, 2, 500
+    config = BertConfig(
+        hidden_size=d, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=4,
+        vocab_size=vocab, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    tokens, scores = b * seq, 2 * b * seq * seq * d
+    flops = layers * (2 * tokens * (4 * d * d + 2 * d * ffn) + 2 * scores)
+    flops += 2 * tokens * (d * d + d * vocab)
+    ids = torch.randint(0, vocab, (b, seq))
+    return Case(BertForMaskedLM(config), (ids,), flops, 3 * flops, 3 * flops + layers * scores)
+
+
+def t5() -> Case:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    b, s_in, s_out, d, d_kv, heads, ffn, layers, vocab = 2, 20, 12, 64, 8, 4, 128, 2, 500
+    config = T5Config(
+        d_model=d, d_kv=d_kv, num_heads=heads, d_ff=ffn, num_layers=layers, vocab_size=vocab,
+        num_decoder_layers=layers, dropout_rate=0.0, use_cache=False, decoder_start_token_id=0,
+        attn_implementation="eager",
+    )  # fmt: skip
+    inner = heads * d_kv
+
+    def projections(queries: int, keys: int) -> int:
+        return 2 * b * (queries * 2 * d * inner + keys * 2 * d * inner)  # q and out, k and v
+
+    def scores(queries: int, keys: int) -> int:
+        return 4 * b * queries * keys * inner
+
+    encoder = projections(s_in, s_in) + scores(s_in, s_in) + 2 * b * s_in * 2 * d * ffn
+    decoder = projections(s_out, s_out) + scores(s_out, s_out) + 2 * b * s_out * 2 * d * ffn
+    cross = projections(s_out, s_in) + scores(s_out, s_in)
+    flops = layers * (encoder + decoder + cross) + 2 * b * s_out * d * vocab
+    ids, out = torch.randint(1, vocab, (b, s_in)), torch.randint(1, vocab, (b, s_out))
+    batch = (ids, torch.ones_like(ids), out)
+    return Case(T5ForConditionalGeneration(config), batch, flops, 3 * flops)
+
+
+def mamba() -> Case:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    b, seq, d, inner, state, rank, kernel, layers, vocab = 2, 10, 16, 32, 4, 3, 4, 2, 100
+    config = MambaConfig(
+        hidden_size=d, expand=2, state_size=state, time_step_rank=rank, conv_kernel=kernel,
+        num_hidden_layers=layers, vocab_size=vocab, use_cache=False,
+    )  # fmt: skip
+    tokens = b * seq
+    per_layer = 2 * tokens * (d * 2 * inner + inner * d)  # in and out
+    per_layer += 2 * b * (seq + kernel - 1) * inner * kernel  # padded on both sides
+    per_layer += 2 * tokens * (inner * (rank + 2 * state) + rank * inner)
+    per_layer += 2 * tokens * inner * state  # the scan's read-out; its update is elementwise
+    flops = layers * per_layer + 2 * tokens * d * vocab
+    ids = torch.randint(0, vocab, (b, seq))
+    return Case(MambaForCausalLM(config), (ids,), flops, 3 * flops)
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and a trained detour of rank ``r``."""
+
+    def __init__(self, base: nn.Linear, r: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, r, bias=False)
+        self.up = nn.Linear(r, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+def llama_with_lora() -> Case:
+    plain, layers, r = llama("eager", layers=2), 2, 4
+    b, seq, d, ffn, d_kv, vocab = 2, 32, 64, 176, 16, 1000
+    tokens, product = b * seq, 2 * b * seq * seq * d
+    model = plain.model.requires_grad_(False)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, r)
+        layer.self_attn.v_proj = Adapted(layer.self_attn.v_proj, r)
+    down, up = 2 * 2 * tokens * d * r, 2 * tokens * r * (d + d_kv)  # of q and v together
+    forward = plain.forward + layers * (down + up)
+    # What the gradient of the trained part flows through in every layer: out, gate, up, down, and
+    # the products for q, v and the scores. What is before it, from the second layer on: q, k, v,
+    # the product for k, and the detours' inputs.
+    every = 2 * tokens * (d * d + 3 * d * ffn) + 3 * product + 2 * up + down
+    later = 2 * tokens * (d * d + 2 * d * d_kv) + product + down
+    backward = layers * every + (layers - 1) * later + 2 * tokens * d * vocab
+    return Case(model, plain.batch, forward, forward + backward)
+
+
 def conv1d_of_gpt2() -> Case:
     from transformers.pytorch_utils import Conv1D
 
@@ -207,5 +301,5 @@ for _attn in ("eager", "sdpa"):
     ZOO[f"llama_{_attn}"] = lambda attn=_attn: llama(attn)  # type: ignore[misc]
 for _experts in ("eager", "batched_mm", "grouped_mm"):
     ZOO[f"mixtral_{_experts}"] = lambda experts=_experts: mixtral(experts)  # type: ignore[misc]
-ZOO["vit"] = vit
-ZOO["conv1d_of_gpt2"] = conv1d_of_gpt2
+for _build in (vit, bert, t5, mamba, llama_with_lora, conv1d_of_gpt2):
+    ZOO[_build.__name__] = _build

@@ -1,0 +1,371 @@
+"""Counts the steps of a live training loop, each distinct input shape once.
+
+    nothing compiled     the real step is counted while it trains; no bit of it changes
+    something compiled   a shadow of the model is counted on fake tensors
+    the shadow fails     one real step is run eagerly to be counted; the count says which
+    that fails too       unknown, with the reason
+
+A step whose shapes are known costs a dict look-up, one whose shapes follow from others that were
+counted an evaluation (:mod:`mfu_torch.flops.shapes`). A step whose count is not known when it ends
+is announced as unknown; when a later step of its kind is counted, its count is announced again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from mfu_torch.flops.calls import CallWatch
+from mfu_torch.flops.dynamo import compiled_graphs, is_compiled
+from mfu_torch.flops.live.counted_step import CountedStep
+from mfu_torch.flops.live.known import KnownCounts
+from mfu_torch.flops.live.microbatches import Piece
+from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
+from mfu_torch.flops.live.structure import Structure
+from mfu_torch.flops.shadow import ShadowError, shadow_count
+from mfu_torch.flops.shapes.columns import CountedCall
+from mfu_torch.flops.shapes.signature import signature
+from mfu_torch.records import CountEntry, FlopCount
+
+logger = logging.getLogger(__name__)
+
+COUNTING = "FLOPs were being counted"
+COMPILING = "torch.compile was compiling"
+UNKNOWN = "FLOPs are not known"
+CHECKS = (37, 499, 5003, 49_999)
+"""Steps that are counted again, to see whether equal shapes still mean equal work. Primes: what is
+done every second, fifth or tenth step is then met, or missed, at least once."""
+
+EARLY_CHECK = 2
+"""The same, where no model shows its calls: what is done on the first step only is found out."""
+
+ALERT_STEPS = 8
+"""After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
+
+NOT_CALLED = (
+    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
+    "the module that the loop calls?)"
+)
+ELSEWHERE = (
+    "a model given to Meter was called on another thread, where its work cannot be seen: call it "
+    "on the thread that enters the step, or give flops="
+)
+REPLICAS = (
+    "DataParallel runs its replicas on threads of their own, where their work cannot be seen: use "
+    "DistributedDataParallel, or give flops="
+)
+NEW = -1
+
+# Bound once: they are called on the step path.
+_mode_depth = torch._C._len_torch_dispatch_stack
+_graph_task = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
+_is_autocast_enabled = torch._C._is_any_autocast_enabled
+
+
+class LiveCounter:
+    """Knows, at the end of every step, which count it had.
+
+    Args:
+        models: Their forward calls delimit the micro-batches and show the input shapes. Empty: the
+            hint stands for the shapes.
+        on_count: Called with each new :class:`CountEntry`; a second one with the same id replaces
+            the first.
+        on_error: Called with an internal error in a forward call of the model.
+        given: A count supplied by the user: nothing is counted.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        on_count: Callable[[CountEntry], None],
+        on_error: Callable[[Exception], None],
+        given: FlopCount | None = None,
+    ) -> None:
+        self._models = tuple(models)
+        self._numbers = {id(model): number for number, model in enumerate(models)}
+        self._on_error = on_error
+        self._given = given
+        self._structure = Structure(models)
+        self._watches = [CallWatch(model, self._on_forward) for model in models]
+        self._graphs = self._graphs_before = 0
+        self._known = KnownCounts(on_count, lambda: self._structure.note)
+        self._micro = self._known.micro
+        self._known.hidden = not models
+        # What is to be counted next.
+        self._by_hint = not models  # as far as the last step tells, calls are not enough
+        self._hints_early = True  # the loop takes its data before the step, not in it
+        self._checked_start = False  # it is known whether something runs before the first call
+        self._wanted = True  # the next step is to be counted from its start
+        self._checks = iter(CHECKS if models else (EARLY_CHECK, *CHECKS))
+        self._check_at = next(self._checks)
+        self._alert_since = 0  # step that brought the last kind that is waited for
+        self._missing = 0  # steps in a row that did not call the model
+        self._why_eager = ""
+        self._blind = REPLICAS if any(map(_has_replicas, models)) else ""
+        self._elsewhere = 0  # calls on other threads, before the step
+        self._meets_compiled = False  # compiled code was entered in a step
+        self._outside = OutsideLook()
+        # The step in progress.
+        self._in_step = False
+        self._index = 0
+        self._hint: Hashable = None
+        self._excluded = ""
+        self._depth = 0
+        self._calls: list[int] = []
+        self._count = CountedStep()
+
+    def attach(self) -> None:
+        """Start watching the model's forward calls."""
+        self._graphs = self._graphs_before = compiled_graphs()
+        if self._given is not None:
+            self._known.publish(self._given)
+        else:
+            for watch in self._watches:
+                watch.attach()
+
+    def detach(self) -> None:
+        """Leave nothing behind: no hook, no mode."""
+        for watch in self._watches:
+            watch.detach()
+        self._count.stop()
+        self._outside.stop()
+
+    def begin_step(self, index: int, hint: Hashable) -> None:
+        """A step starts. ``hint`` stands for the input shapes where no forward call is seen."""
+        self._calls.clear()
+        self._index = index
+        self._hint = hint
+        self._excluded = ""
+        if self._given is not None:
+            return
+        self._in_step = True
+        self._depth = _mode_depth()
+        # Without calls that tell, a step is counted from its start or not at all.
+        is_new = self._by_hint and self._hints_early and not self._known.foresees(hint)
+        if is_new or self._wanted or index == self._check_at:
+            self._begin_counted()
+
+    def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
+        """The step is over: its count ids, its forward calls, and why it is not a steady one."""
+        self._in_step = False
+        if hint != self._hint:
+            self._hint, self._hints_early = hint, False
+        if self._given is not None:
+            return (0,), 0, ""
+        counted = self._count.active
+        if counted:
+            self._count.cut()
+            self._count.stop()
+        elif self._outside.active:
+            self._learn_outside(failed)
+        graphs = compiled_graphs()
+        if graphs != self._graphs:
+            self._graphs = graphs
+            self._excluded = self._excluded or COMPILING
+        calls = self._calls
+        if not counted and not failed and len(calls) == 1:
+            ids = self._micro.alone.get(calls[0])
+            if ids is not None:
+                self._by_hint = False
+                return ids, 1, self._excluded
+        return self._end_other(counted, failed), len(calls), self._excluded
+
+    def _end_other(self, counted: bool, failed: bool) -> tuple[int, ...]:
+        self._missing = 0 if self._calls else self._missing + 1
+        if self._missing:
+            for watch in self._watches:
+                watch.keep()
+        known = () if failed else self._known.look_up(tuple(self._calls), self._hint)
+        ids = self._settle(counted) if known is None or (counted and not failed) else known
+        self._by_hint = self._known.hidden or not self._calls or not self._micro.separable
+        if self._known.waiting and not self._wanted:
+            # A kind of step that could not be counted comes again, though maybe not next.
+            since = self._index - self._alert_since
+            soon = since < (2 if self._why_eager else ALERT_STEPS)
+            self._wanted = soon or since & (since - 1) == 0
+        return ids
+
+    def pause(self) -> None:
+        """Work from here on does not belong to the step that it interrupts."""
+        self._in_step = False
+        if self._count.active:
+            self._count.pause()
+
+    def resume(self, *, in_step: bool) -> None:
+        """The pause is over."""
+        self._in_step = in_step
+        if self._count.active:
+            self._count.resume()
+
+    def revalidate(self) -> None:
+        """Between windows: forget every count if the model itself was changed."""
+        if self._given is None and self._structure.changed():
+            self._known.forget()
+            self._wanted = True
+
+    # --- the step in progress -------------------------------------------------------------------
+
+    def _begin_counted(self) -> None:
+        self._count.stop()  # left over where Ctrl-C came between two of our lines
+        if self._blind:
+            return
+        if self._index == self._check_at:
+            self._check_at = next(self._checks, NEW)
+            if not self._wanted and (self._why_eager or self._is_compiled()):
+                return
+        if self._outside.wanted:
+            self._excluded = COUNTING
+            self._outside.begin(self._watches)
+            return
+        if not self._why_eager and self._is_compiled():
+            if self._models and not self._known.hidden:
+                return  # a shadow is made as soon as a forward call shows its inputs
+            self._why_eager = (
+                "compiled code runs in it, and Meter was given no model"
+                if not self._models
+                else "the model was compiled after Meter was given it, which hides its inputs "
+                "(give Meter the compiled model)"
+            )
+        self._start_counter(from_start=True)
+
+    def _is_compiled(self) -> bool:
+        return self._meets_compiled or any(map(is_compiled, self._models))
+
+    def _start_counter(self, *, from_start: bool) -> None:
+        for watch in self._watches:
+            watch.thread = threading.get_ident()
+        self._elsewhere = sum(watch.elsewhere for watch in self._watches)
+        self._excluded = COUNTING
+        eagerly = bool(self._why_eager)
+        self._count.start(self._method(), from_start=from_start, eagerly=eagerly)
+
+    def _method(self) -> str:
+        if self._why_eager:
+            return f"counted on step {self._index}, which ran eagerly: {self._why_eager}"
+        return f"counted on step {self._index} as it trained"
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A checkpoint that recomputes the whole model calls it inside the engine.
+        if not self._in_step or _graph_task() != -1:
+            return
+        try:
+            micro = self._micro
+            number = self._numbers[id(module)]
+            if len(self._watches) > 1 and sum(watch.inside for watch in self._watches) > 1:
+                return  # called by another model that is watched, whose call stands for both
+            state = (module.training, _is_grad_enabled(), _is_autocast_enabled())
+            inputs = signature(args, kwargs, number, *state)
+            call = micro.numbers.get(inputs, NEW)
+            if call == NEW:
+                call = micro.number(inputs)
+            if self._count.active:
+                self._count.cut()
+            elif call not in micro.ids and micro.separable:
+                self._meet(call, module, args, kwargs)
+            self._calls.append(call)
+        except Exception as error:  # ours, inside the user's forward: it must not get there
+            self._on_error(error)
+
+    def _meet(
+        self, call: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A model is called with inputs that no count is known for."""
+        if self._micro.evaluate(call):
+            return
+        if not self._why_eager and self._is_compiled():
+            self._excluded = COUNTING
+            try:
+                op_calls: list[CountedCall] = []
+                count = shadow_count(model, args, kwargs, op_calls)
+                self._micro.observe(call, Piece(count, tuple(op_calls)))
+            except ShadowError as error:
+                self._no_shadow(error)
+            else:
+                if self._outside.expect() and not self._micro.beside:
+                    self._micro.put_beside(self._known.publish_unknown(EXPECTED))
+                return
+            if compiled_graphs() == self._graphs_before:
+                return  # code whose first run is an eager one is compiled otherwise, or never
+        alone = not self._calls  # else an earlier call's backward could still come
+        if alone and _mode_depth() == self._depth and (self._checked_start or self._why_eager):
+            # A mode entered here is left at the step's end: the stack must be as at its start.
+            self._start_counter(from_start=False)
+
+    def _no_shadow(self, error: ShadowError) -> None:
+        self._why_eager = str(error)
+        logger.warning(
+            "no shadow of the compiled model can be counted: %s. One step runs eagerly, to be "
+            "counted.",
+            error,
+        )
+
+    # --- from what was counted to what is known --------------------------------------------------
+
+    def _learn_outside(self, failed: bool) -> None:
+        count = self._outside.end(self._index, failed=failed)
+        if count is not None:
+            self._wanted = False
+            self._known.publish(count, *self._micro.beside)
+            self._known.settle()
+
+    def _settle(self, counted: bool) -> tuple[int, ...]:
+        """A step of a new kind, or one that was counted: its count ids."""
+        known, calls, hint = self._known, tuple(self._calls), self._hint
+        if counted and self._count.met_compiled:
+            self._meets_compiled = True
+            counted = False
+        if counted and sum(watch.elsewhere for watch in self._watches) != self._elsewhere:
+            self._blind = ELSEWHERE
+            counted = False
+        if counted:
+            self._learn(calls)
+        ids = known.look_up(calls, hint)
+        self._wanted = ids is None or self._outside.wanted
+        if ids is not None:
+            known.settle()
+            return ids
+        self._excluded = self._excluded or UNKNOWN
+        unseen = not known.micro.numbers or self._missing > 1
+        if not calls and unseen and self._is_compiled():
+            known.hide()  # it was compiled after the meter was made
+        count_id, is_new = known.wait_for(calls, hint, self._why_unknown())
+        if is_new:
+            self._alert_since = self._index
+        return (count_id,)
+
+    def _learn(self, calls: tuple[int, ...]) -> None:
+        from_start = self._count.from_start
+        pieces, self._count.pieces = self._count.pieces, []
+        self._checked_start = self._checked_start or (from_start and bool(calls))
+        not_called = bool(self._models) and not self._known.hidden
+        self._known.learn(
+            calls,
+            self._hint,
+            pieces,
+            from_start=from_start,
+            notes=(NOT_CALLED,) if not_called else (),
+        )
+
+    def _why_unknown(self) -> str:
+        if self._blind:
+            return self._blind
+        if self._meets_compiled and not self._why_eager:
+            return "compiled code ran in the step; the next one is counted"
+        if not self._calls and self._models:
+            return "the model given to Meter was not called in the step; the next one is counted"
+        if self._why_eager:
+            return "it cannot be counted beside compiled code; the next step runs eagerly for it"
+        return "it cannot be counted from its middle on; the next one is counted from its start"
+
+
+def _has_replicas(model: nn.Module) -> bool:
+    return any(
+        isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
+        for module in model.modules()
+    )

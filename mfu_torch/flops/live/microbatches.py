@@ -1,0 +1,220 @@
+"""A step as the sum of its micro-batches, each remembered by the shape of its inputs.
+
+    forward 1 ... backward 1 | forward 2 ... backward 2 ... optimizer
+    ^                        ^
+    the model is called      the model is called again
+
+With them, steps that accumulate batches of many lengths need one count per length, not one per
+combination of lengths. It takes that all of a step's work belongs to a call of the model: not if
+something runs before the first of them (a teacher, an encoder), and not if all forwards run before
+the first backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
+
+from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
+from mfu_torch.flops.shapes.columns import CountedCall
+from mfu_torch.flops.shapes.signature import without_values
+from mfu_torch.records import FlopCount
+
+IDLE_AFTER = 16
+"""Inputs that differ only in plain values, all with the same count, before these are idle."""
+
+NUMBERS_LIMIT = 20_000
+"""Distinct inputs that are told apart; beyond, plain values are no longer looked at."""
+
+
+VARIES = (
+    "inputs of equal shape had other FLOPs on an earlier step: what the model does depends on more "
+    "than the shapes of its inputs, and steps that were not counted can have had either"
+)
+
+
+OPTIMIZER_VARIES = (
+    "the optimizer had other contractions on an earlier step (it steps on some steps only, or its "
+    "work depends on data): steps that were not counted can have had either"
+)
+
+REFUTED = "it was evaluated by a law in the sizes of the inputs that a later count contradicted"
+
+
+class Piece(NamedTuple):
+    """A part of a step that was counted: from one forward call to the next."""
+
+    total: FlopCount
+    calls: tuple[CountedCall, ...] = ()
+
+    def and_then(self, later: Piece) -> Piece:
+        """This part and the one that follows it, as one."""
+        return Piece(self.total + later.total, (*self.calls, *later.calls))
+
+    def split_optimizer(self) -> tuple[Piece, FlopCount]:
+        """Without the optimizer's contractions, and these."""
+        rest, optimizer = self.total.split("optimizer")
+        calls = tuple([call for call in self.calls if call.key[0] != "optimizer"])
+        return Piece(rest, calls), optimizer
+
+
+class Publisher(Protocol):
+    """Where counts are announced."""
+
+    def publish(self, count: FlopCount, count_id: int | None = None) -> int:
+        """Announce a count; with an id, in place of what was announced under it."""
+
+    def publish_unknown(self, reason: str, count_id: int | None = None) -> int:
+        """Announce that a count is unknown; with an id, that it is so after all."""
+
+
+class MicroBatches:
+    """Count ids of single forward calls with their backward, by the inputs of the call.
+
+    Args:
+        publisher: Where counts are announced.
+
+    Attributes:
+        numbers: Number of a call by the signature of its inputs; calls are compared every step,
+            and numbers compare fastest.
+        ids: Count id by number of the call.
+        beside: Ids of what a step has beside its forward calls: contractions in the optimizer, or
+            what runs beside a compiled model. Usually empty.
+        separable: Whether steps are sums of their forward calls.
+        alone: Count ids of a step that has one forward call, by its number: what nearly every step
+            looks up.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.numbers: dict[Hashable, int] = {}
+        self.ids: dict[int, int] = {}
+        self.beside: tuple[int, ...] = ()
+        self.separable = True
+        self.alone: dict[int, tuple[int, ...]] = {}
+        self._publisher = publisher
+        self._counts: dict[int, FlopCount] = {}
+        self._inputs: dict[int, Hashable] = {}  # signatures by number
+        self._laws = ShapeLaws(checks=True)
+        self._withdrawn: dict[int, int] = {}  # ids of counts that proved wrong
+        self._optimizer: FlopCount | None = None  # as it was counted last
+        self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
+        self._next = 0
+
+    def number(self, inputs: Hashable) -> int:
+        """The number of a call whose inputs are new."""
+        group = without_values(inputs)
+        members = self._groups.setdefault(group, [])
+        if self._is_idle(members) or len(self.numbers) > NUMBERS_LIMIT:
+            call = members[0] if members else self._fresh(members)
+        else:
+            call = self._fresh(members)
+            self._inputs[call] = inputs
+        if len(self.numbers) <= NUMBERS_LIMIT:
+            self.numbers[inputs] = call
+        return call
+
+    def inputs(self, call: int) -> Hashable:
+        """The signature of a call's inputs."""
+        return self._inputs.get(call)
+
+    def evaluate(self, call: int) -> bool:
+        """Whether the count of a forward call is known now, from those of other shapes."""
+        if call in self._withdrawn:
+            return False
+        count = self._laws.evaluate(self._inputs.get(call), call)
+        if count is not None:
+            self.add(call, count)
+        return count is not None
+
+    def observe(self, call: int, piece: Piece) -> None:
+        """A forward call was counted, the first one with these inputs or another."""
+        inputs, known = self._inputs.get(call), self._counts.get(call)
+        wrong = self._laws.observe(inputs, call, *piece)
+        for other in wrong:
+            assert isinstance(other, int)
+            self._withdrawn[other] = self.ids.pop(other)
+            self.alone.pop(other, None)
+            self._publisher.publish_unknown(REFUTED, self._withdrawn[other])
+        if known is None:
+            lawless = self._laws.is_lawless(inputs)
+            self.add(call, piece.total + FlopCount(notes=(NO_LAW,) if lawless else ()))
+        elif piece.total.hardware != known.hardware:
+            evaluated = known.elementwise is None
+            if evaluated:  # the step that had it was given a wrong count, and is put right
+                self._withdrawn[call] = self.ids[call]
+            self.add(call, piece.total + FlopCount(notes=() if evaluated else (VARIES,)))
+
+    def add(self, call: int, count: FlopCount) -> None:
+        """Remember the count of a forward call."""
+        self.ids[call] = self._publisher.publish(count, self._withdrawn.pop(call, None))
+        self._counts[call] = count
+        self.alone[call] = (self.ids[call], *self.beside)
+
+    def forget(self) -> None:
+        """Forget every count, as after parameters were frozen."""
+        self.ids.clear()
+        self.alone.clear()
+        self._counts.clear()
+        self._laws.forget()
+        self._withdrawn.clear()
+
+    def learn(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
+        """Take apart a step that was counted.
+
+        Args:
+            calls: The step's forward calls.
+            pieces: The count before the first call, then from each call to the next.
+
+        Returns:
+            Whether the pieces can be told apart, and are known now.
+        """
+        before, *most, last = pieces
+        rest, optimizer = last.split_optimizer()
+        micro = [*most, rest]
+        trained = {bool(piece.total.backward) for piece in micro}
+        if before.total.hardware or len(trained) > 1:
+            self.separable = False
+            self.alone.clear()
+            return False
+        for call, piece in zip(calls, micro, strict=True):
+            self.observe(call, piece)
+        self._observe_optimizer(optimizer)
+        return True
+
+    def _observe_optimizer(self, count: FlopCount) -> None:
+        before, self._optimizer = self._optimizer, count
+        if before is None:
+            if count.hardware and not self.beside:
+                self.put_beside(self._publisher.publish(count))
+        elif count.hardware != before.hardware:
+            varying = count + FlopCount(notes=(OPTIMIZER_VARIES,))
+            self.put_beside(self._publisher.publish(varying))
+
+    def put_beside(self, count_id: int) -> None:
+        """From now on every step has this count beside its forward calls."""
+        self.beside = (count_id,)
+        self.alone = {call: (known, count_id) for call, known in self.ids.items()}
+
+    def compose(self, calls: Sequence[int]) -> tuple[int, ...] | None:
+        """The count ids of a step made of these forward calls, if all of them are known."""
+        ids = self.ids
+        try:
+            return (*[ids[call] for call in calls], *self.beside) if calls else None
+        except KeyError:
+            # A shape that could not be evaluated when it came, later perhaps can.
+            missing = [call for call in calls if call not in ids]
+            return self.compose(calls) if all(map(self.evaluate, missing)) else None
+
+    def _fresh(self, members: list[int]) -> int:
+        members.append(self._next)
+        self._next += 1
+        return members[-1]
+
+    def _is_idle(self, members: list[int]) -> bool:
+        # An integer may steer the model ("keep the last n logits") or merely number the step. Many
+        # values with one and the same count show that it is idle.
+        if len(members) < IDLE_AFTER:
+            return False
+        counts = [self._counts.get(call) for call in members]
+        known = {count.hardware for count in counts if count is not None}
+        return len(known) == 1 and None not in counts

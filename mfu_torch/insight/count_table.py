@@ -1,0 +1,361 @@
+"""The count of a model as text: where its FLOPs go, module by module, and what they add up to."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mfu_torch.insight.report import COLUMNS
+from mfu_torch.records import FlopCount, Phase, Record
+from mfu_torch.units import percent, rounded_parts, scaled, significant
+
+_NAME = 50  # columns of the modules' names
+_LABEL = 34
+
+_PHASES: tuple[tuple[Phase, str], ...] = (
+    ("forward", "forward"),
+    ("forward_no_grad", "forward, no gradient"),
+    ("backward", "backward"),
+    ("recompute", "recompute"),
+    ("kernel_recompute", "recompute in attention kernels"),
+)
+
+
+class Parameters(Record, frozen=True, kw_only=True):
+    """How many parameters a model has, each tensor once.
+
+    Attributes:
+        total: All.
+        trainable: Those with a gradient.
+        embedding: In look-up tables, which take no FLOPs; a head tied to one is among them.
+        active: Without the experts that a token is not sent to; ``None`` if there are no experts
+            or it cannot be told.
+        active_unknown: Why ``active`` cannot be told.
+    """
+
+    total: int
+    trainable: int
+    embedding: int
+    active: int | None = None
+    active_unknown: str = ""
+
+
+class ModelCount(Record, frozen=True, kw_only=True):
+    """FLOPs of a model for one call, or one training step, split over its modules.
+
+    Attributes:
+        model: Its class.
+        path: The config that it was built from.
+        work: What was counted, in words ("batch 1, 8192 tokens").
+        dtype: Of its parameters.
+        attention: How transformers computes its attention.
+        train: Forward and backward, not the forward alone.
+        checkpoint: Layers run again in the backward.
+        samples: Batch size.
+        tokens: Of all samples, source and target; ``None`` where text is not all of it.
+        one_pass: Every token goes through the whole model.
+        modules: Path of a module -> what runs in it and in none of its children.
+        causal_unknown: Why FLOPs are not known under the causal convention; empty if they are.
+        causal_is_bound: A mask was not read, so causal FLOPs are an upper bound.
+        notes: What else has to be said, besides the notes of the count.
+    """
+
+    model: str
+    path: str
+    work: str
+    dtype: str
+    attention: str
+    train: bool
+    checkpoint: bool
+    samples: int
+    tokens: int | None
+    one_pass: bool
+    parameters: Parameters
+    count: FlopCount
+    modules: dict[str, FlopCount]
+    causal_unknown: str = ""
+    causal_is_bound: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rule_of_thumb(self) -> int | None:
+        """6 (2 without a backward) x parameters x tokens; active parameters where known."""
+        if self.tokens is None or not self.one_pass or self.parameters.active_unknown:
+            return None
+        used = self.parameters.active or self.parameters.total
+        return (6 if self.train else 2) * used * self.tokens
+
+
+class Family(Record, frozen=True, kw_only=True):
+    """Modules of one place in the model, numbers aside, with all that runs inside them.
+
+    Attributes:
+        name: Their path below the family above, with ``*`` for numbers.
+        path: Their whole path.
+        modules: How many they are.
+        forward: FLOPs of the forward, with or without gradients.
+        backward: FLOPs of the backward.
+        recompute: FLOPs that checkpoints and attention kernels repeat.
+        inside: The families below; what runs in none of them is one of its own.
+    """
+
+    name: str
+    path: str
+    modules: int
+    forward: int
+    backward: int
+    recompute: int
+    inside: tuple[Family, ...] = ()
+
+    @property
+    def hardware(self) -> int:
+        """All of it."""
+        return self.forward + self.backward + self.recompute
+
+
+def render(found: ModelCount) -> str:
+    """The count of a model, at most 100 columns wide."""
+    blocks = (_title(found), _table(found), _totals(found), _notes(found))
+    return "\n\n".join("\n".join(block) for block in map(list, blocks) if block) + "\n"
+
+
+def summary(found: ModelCount) -> dict[str, Any]:
+    """The same for programs. FLOPs are integers; what is not known is ``None``, with the reason."""
+    count = found.count
+    thumb = found.rule_of_thumb
+    known = not found.causal_unknown
+    return {
+        "model": found.model,
+        "config": found.path,
+        "work": found.work,
+        "samples": found.samples,
+        "tokens": found.tokens,
+        "dtype": found.dtype,
+        "attention": found.attention,
+        "train": found.train,
+        "checkpoint": found.checkpoint,
+        "parameters": found.parameters,
+        "flops": {
+            **{phase: getattr(count, phase) for phase, _ in _PHASES},
+            "model": count.model,
+            "model_causal": count.model_causal if known else None,
+            "causal_unknown": found.causal_unknown,
+            "causal_is_upper_bound": found.causal_is_bound,
+            "hardware": count.hardware,
+            "hardware_causal": count.hardware_causal if known else None,
+            "by_dtype": count.by_dtype,
+            "by_op": count.by_op,
+            "model_per_token": count.model / found.tokens if found.tokens else None,
+        },
+        "rule_of_thumb": {
+            "flops": thumb,
+            "model_over_rule": count.model / thumb if thumb else None,
+        },
+        "families": families(found.modules),
+        "modules": {
+            path: {phase: flops for phase, _ in _PHASES if (flops := getattr(part, phase))}
+            for path, part in found.modules.items()
+        },
+        "uncounted": count.uncounted,
+        "elementwise": count.elementwise,
+        "notes": [*found.notes, *count.notes],
+        "method": count.method,
+    }
+
+
+def families(modules: dict[str, FlopCount]) -> tuple[Family, ...]:
+    """Modules of the same place together, in the order in which they ran.
+
+    ``layers.0.mlp`` and ``layers.1.mlp`` are two modules of ``layers.*.mlp``.
+    """
+    paths = [(tuple(path.split(".")) if path else (), part) for path, part in modules.items()]
+    return _families([p for p in paths if p[1].terms], depth=0)
+
+
+_Paths = list[tuple[tuple[str, ...], FlopCount]]
+
+
+def _families(paths: _Paths, depth: int) -> tuple[Family, ...]:
+    """Families of the modules that share their first ``depth`` names, numbers aside."""
+    groups: dict[str, _Paths] = {}
+    for path, part in paths:
+        name = _starred(path[depth]) if len(path) > depth else ""
+        groups.setdefault(name, []).append((path, part))
+    return tuple(_family(name, group, depth) for name, group in groups.items())
+
+
+def _family(name: str, group: _Paths, depth: int) -> Family:
+    if not name:  # what runs in these modules themselves
+        return _sum(_own_name(part for _, part in group), group, depth, ())
+    names = [name]
+    depth += 1
+    # A place that only leads to one other is named together with it: model.layers.*
+    while len({_starred(path[depth]) if len(path) > depth else "" for path, _ in group}) == 1:
+        path = group[0][0]
+        if len(path) == depth:
+            return _sum(".".join(names), group, depth, ())
+        names.append(_starred(path[depth]))
+        depth += 1
+    return _sum(".".join(names), group, depth, _families(group, depth))
+
+
+def _sum(name: str, group: _Paths, depth: int, inside: tuple[Family, ...]) -> Family:
+    parts = [part for _, part in group]
+    return Family(
+        name=name,
+        path=".".join(map(_starred, group[0][0][:depth])),
+        modules=len({path[:depth] for path, _ in group}),
+        forward=sum(part.forward + part.forward_no_grad for part in parts),
+        backward=sum(part.backward + part.optimizer for part in parts),
+        recompute=sum(part.recompute + part.kernel_recompute for part in parts),
+        inside=inside,
+    )
+
+
+def _own_name(parts: Iterable[FlopCount]) -> str:
+    ops = {term.op for part in parts for term in part.terms}
+    if all("attention" in op or "attn" in op for op in ops):
+        return "(attention scores and values)"
+    return "(its own products)"
+
+
+def _starred(name: str) -> str:
+    return re.sub(r"\d+", "*", name) if name.isdigit() else name
+
+
+def _title(found: ModelCount) -> Iterator[str]:
+    what = "training step" if found.train else "forward"
+    if found.checkpoint:
+        what += ", layers checkpointed"
+    yield from _wrap(
+        f"{found.model} | {what} | {found.work} | {found.dtype}, attention {found.attention}"
+    )
+    n = found.parameters
+    text = f"{_number(n.total)}, {_number(n.trainable)} trainable"
+    if n.trainable == n.total:
+        text = f"{_number(n.total)}, all trainable"
+    text += f", {_number(n.embedding)} in embeddings"
+    if n.active is not None:
+        text += f"; {_number(n.active)} active per token"
+    yield _field("parameters", text, 14)
+    if n.active_unknown:
+        yield _field("", f"active per token: not known, {n.active_unknown}", 14)
+
+
+def _number(parameters: int) -> str:
+    return scaled(parameters, "").replace("G", " B").replace("M", " M").replace("k", " k")
+
+
+def _table(found: ModelCount) -> Iterator[str]:
+    total = found.count.hardware
+    if not total:
+        return
+    yield _row("FLOPs by module", "modules", "forward", "backward", "recompute", "share %")
+    tree = list(_rows(families(found.modules), 1))
+    leaves = [family for _, family in tree if not family.inside]
+    shares = rounded_parts([100 * family.hardware / total for family in leaves], 1)
+    tenths = {id(family): round(10 * float(s)) for family, s in zip(leaves, shares, strict=True)}
+    for depth, family in tree:
+        share = sum(tenths[id(leaf)] for _, leaf in _rows((family,), 0) if not leaf.inside)
+        yield _row(
+            "  " * depth + family.name,
+            str(family.modules),
+            *(_short(flops) for flops in (family.forward, family.backward, family.recompute)),
+            f"{share / 10:.1f}",
+        )
+    count = found.count
+    again = count.recompute + count.kernel_recompute
+    sums = (count.forward + count.forward_no_grad, count.backward + count.optimizer, again)
+    yield _row("  total", "", *map(_short, sums), "100.0")
+
+
+def _rows(found: Iterable[Family], depth: int) -> Iterator[tuple[int, Family]]:
+    for family in found:
+        yield depth, family
+        yield from _rows(family.inside, depth + 1)
+
+
+def _short(flops: int) -> str:
+    return scaled(flops, "") if flops else "-"
+
+
+def _row(name: str, *columns: str) -> str:
+    if len(name) > _NAME:
+        name = "..." + name[3 - _NAME :]
+    widths = (8, 10, 10, 11, 9)
+    return f"{name:<{_NAME}}" + "".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True))
+
+
+def _totals(found: ModelCount) -> Iterator[str]:
+    count = found.count
+    yield "FLOPs of one training step" if found.train else "FLOPs of one forward"
+    for phase, name in _PHASES:
+        flops = getattr(count, phase)
+        if flops:
+            share = percent(flops / count.hardware)
+            yield _field(f"  {name}", f"{scaled(flops, 'FLOP')} ({share})")
+    yield _field("  model FLOPs", f"{scaled(count.model, 'FLOP')}   ({_causal(found)})")
+    yield _field("  hardware FLOPs", scaled(count.hardware, "FLOP"))
+    if found.tokens:
+        texts = [f"{scaled(count.model / found.tokens, 'FLOP')} model"]
+        if count.hardware != count.model:
+            texts.append(f"{scaled(count.hardware / found.tokens, 'FLOP')} hardware")
+        yield _field("  per token", ", ".join(texts))
+    else:
+        yield _field("  per sample", f"{scaled(count.model / found.samples, 'FLOP')} model")
+    yield from _rule_of_thumb(found)
+    shares = [f"{d} {percent(n / count.hardware)}" for d, n in count.by_dtype.items()]
+    yield _field("  by dtype", ", ".join(shares) or "-")
+    yield _field("  how", count.method)
+    text = "nothing: every op that looks like a contraction has a formula"
+    if count.uncounted:
+        calls = Counter(count.uncounted).most_common()
+        text = ", ".join(f"{op} ({n} calls)" for op, n in calls)
+        text += "; the count is a lower bound -> mfu_torch.register_flops(op, formula)"
+    yield _field("  not counted", text)
+
+
+def _causal(found: ModelCount) -> str:
+    if found.causal_unknown:
+        return f"attention causal: not known, {found.causal_unknown}"
+    if found.causal_is_bound:
+        return f"attention causal: at most {scaled(found.count.model_causal, 'FLOP')}"
+    if found.count.model_causal == found.count.model:
+        return "attention causal: the same"
+    return f"attention causal: {scaled(found.count.model_causal, 'FLOP')}"
+
+
+def _rule_of_thumb(found: ModelCount) -> Iterator[str]:
+    thumb = found.rule_of_thumb
+    if not thumb:
+        return
+    n = found.parameters
+    factor, kind = 6 if found.train else 2, "active parameters" if n.active else "parameters"
+    ratio = significant(found.count.model / thumb, 4)
+    yield _field(
+        f"  rule of thumb {factor}N, to compare",
+        f"{scaled(thumb, 'FLOP')} = {factor} x {_number(n.active or n.total)} {kind} x "
+        f"{found.tokens} tokens; model FLOPs are {ratio} times that",
+    )
+
+
+def _notes(found: ModelCount) -> Iterator[str]:
+    notes = dict.fromkeys((*found.notes, *found.count.notes))
+    if notes:
+        yield "Notes"
+    for note in notes:
+        yield from _wrap(f"- {note}", "  ", "    ")
+
+
+def _field(label: str, text: str, width: int = _LABEL) -> str:
+    """A label and its text, continued under the text."""
+    return "\n".join(_wrap(text, f"{label:<{width}}", " " * width))
+
+
+def _wrap(text: str, first: str = "", rest: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
