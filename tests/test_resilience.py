@@ -298,12 +298,13 @@ def test_a_process_that_is_interrupted_or_killed_leaves_a_readable_run(
     sent: signal.Signals, reason: str | None, tmp_path: Path
 ) -> None:
     command = script(tmp_path, "with meter:\n    train(5)\n    meter._recorder.flush()\n"
-                               "    with meter.step():\n        time.sleep(60)\n")  # fmt: skip
+                               "    with meter.step():\n"
+                               "        open(sys.argv[1] + '/asleep', 'w').write('yes')\n"
+                               "        time.sleep(60)\n")  # fmt: skip
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": "."}
     )
-    wait_for(tmp_path / "run" / "run.jsonl", '"wall_s"')
-    time.sleep(0.2)
+    wait_for(tmp_path / "run" / "asleep", "yes")
     process.send_signal(sent)
     process.communicate(timeout=60)
     run = read_run(tmp_path / "run")

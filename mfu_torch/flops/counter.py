@@ -134,6 +134,7 @@ class FlopCounter:
         self.seen = 0  # contractions, counted or not
         self._phases = PhaseRule()
         self._infos: dict[Op, OpInfo] = {}
+        self.idle: set[Op] = set()  # ops of which nothing is counted, as far as they were met
         self._undo: list[Callable[[], None]] = []  # what leaving has to do, last first
         self._balance = Balance()
         self._clear()
@@ -143,7 +144,7 @@ class FlopCounter:
             raise RuntimeError(
                 "this FlopCounter is active already: leave it first, or use a second one"
             )
-        self._infos = {}  # formulas may have been registered since
+        self._infos, self.idle = {}, set()  # formulas may have been registered since
         self._balance = Balance()
         try:
             self._install()
@@ -260,6 +261,8 @@ class FlopCounter:
                 info = OpInfo(str(op), None, suspicious=False, elementwise=False, composite=False)
                 self._notes[f"{op} was not examined: {type(error).__name__}: {error}"] = None
             self._infos[op] = info
+            if not (info.formula or any(info[2:])) and isinstance(op, OpOverload):
+                self.idle.add(op)
         return info
 
     def count(

@@ -147,6 +147,8 @@ class Run(Record, frozen=True, kw_only=True):
 
     def count_of(self, step: Step) -> FlopCount | str:
         """The FLOPs of a step, all its micro-batches together, or why they are not known."""
+        if not step.count_ids:
+            return "nothing was counted in it"
         counts = []
         for count_id in step.count_ids:
             entry = self.counts.get(count_id)

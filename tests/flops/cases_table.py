@@ -233,14 +233,15 @@ def sections() -> dict[str, list[Row]]:
     """Every case, counted; nothing is printed by the way."""
     # Some cases print or warn: none of it is about the count.
     logging.disable(logging.WARNING)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        found = {
-            title: [row(name, build) for name, build in cases_of(module)]
-            for title, module in SECTIONS.items()
-        }
-    logging.disable(logging.NOTSET)
-    return found
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return {
+                title: [row(name, build) for name, build in cases_of(module)]
+                for title, module in SECTIONS.items()
+            }
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def page(found: dict[str, list[Row]]) -> str:

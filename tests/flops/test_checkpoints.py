@@ -339,7 +339,7 @@ def test_transformers_repeats_its_layers_and_not_its_head() -> None:
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         model.enable_input_require_grads()  # a reentrant checkpoint needs it
         forward = 2 * layer + 3
-        counted = phases(functools.partial(_train, model, ids))
+        counted = phases(functools.partial(_train, model, ids), "plain products")
         assert counted == {"forward": forward, "backward": 2 * forward, "recompute": recomputed}
 
 

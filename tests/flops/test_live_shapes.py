@@ -11,7 +11,8 @@ import torch
 from test_live_changes import Audit, linear
 from torch import nn
 
-from mfu_torch.flops.live.microbatches import REFUTED
+from mfu_torch.flops.counter import count_flops
+from mfu_torch.flops.live.microbatches import REFUTED, VARIES
 from mfu_torch.flops.shapes import NO_LAW
 from mfu_torch.records import FlopCount, Run
 
@@ -187,3 +188,70 @@ def test_nested_inputs_are_told_apart_by_their_lengths(
         x = torch.nested.nested_tensor([torch.ones(n, 16) for n in lengths_of], layout=layout)
         audit.step(lambda x=x: model(x).sum().backward(), linear(sum(lengths_of)))
     audit.assert_right()
+
+
+class Steered(nn.Module):
+    """What a plain value says is done, and another one that does not matter is passed along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, share: float, noise: float = 0.0) -> torch.Tensor:
+        return self.layer(x[: int(share * len(x))])
+
+
+def test_a_number_that_steers_the_model_is_part_of_the_shape(tmp_path: Path) -> None:
+    model, draw = Steered(), random.Random(7)
+    audit = Audit(model, tmp_path)
+    for _ in range(60):
+        share = draw.choice([0.25, 0.5, 1.0])
+        x = torch.ones(64, 16)
+        audit.step(lambda x=x, s=share: model(x, s).sum().backward(), linear(int(64 * share)))
+    audit.assert_right()
+
+
+def test_a_number_that_does_not_matter_costs_no_count_at_each_step(tmp_path: Path) -> None:
+    model, draw = Steered(), random.Random(8)
+    audit = Audit(model, tmp_path)
+    for rows in lengths(9, 100):
+        x, noise = torch.ones(rows, 16), draw.random()
+        audit.step(lambda x=x, n=noise: model(x, 1.0, n).sum().backward(), linear(rows))
+    assert excluded(audit.assert_right()) <= 45
+
+
+def test_equal_calls_that_do_more_together_are_counted_together(tmp_path: Path) -> None:
+    model = nn.Linear(16, 16)
+    audit = Audit(model, tmp_path)
+    x = torch.ones(8, 16)
+
+    def inner_and_outer() -> None:
+        loss = model(x).sum()
+        (grad,) = torch.autograd.grad(loss, model.weight, create_graph=True)
+        (model(x).sum() + (grad @ grad.T).sum()).backward()
+
+    for _ in range(3):
+        audit.step(lambda: model(x).sum().backward(), linear(8))
+    truth = count_flops(inner_and_outer).model
+    for _ in range(8):
+        audit.step(inner_and_outer, truth)
+    _, counts = audit.close()
+    known = [(c, t) for c, t in zip(counts, audit.truth, strict=True) if c is not None]
+    assert all(c == t for c, t in known) and len(known) >= 10
+
+
+def test_what_varies_is_said_of_every_count_of_the_run(tmp_path: Path) -> None:
+    model, state = nn.Linear(16, 16), {"times": 1}
+
+    def work() -> None:
+        out = model(torch.ones(8, 16))
+        if state["times"] == 2:
+            out = out + nn.functional.linear(torch.ones(8, 16), model.weight)
+        out.sum().backward()
+
+    audit = Audit(model, tmp_path)
+    for index in range(12):
+        state["times"] = 1 if index < 5 else 2
+        audit.step(work, linear(8) * state["times"])
+    run, _ = audit.close()
+    assert all(VARIES in run.count_of(step).notes for step in run.steps)

@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
 UNKNOWN = "FLOPs are not known"
-CHECKS = (37, 499, 5003, 49_999)
-"""Steps that are counted again, to see whether equal shapes still mean equal work. Primes: what is
-done every second, fifth or tenth step is then met, or missed, at least once."""
+CHECKS = (9, 10, 37, 99, 100, 499, 999, 1000, 5003, 9999, 10_000, 49_999, 99_999, 100_000)
+"""Steps that are counted again, to see whether equal shapes still mean equal work: some that are
+the last of ten, hundred or thousand, some that are the first, and some that are neither."""
 
 EARLY_CHECK = 2
 """The same, where no model shows its calls: what is done on the first step only is found out."""
@@ -88,6 +88,7 @@ class LiveCounter:
         given: FlopCount | None = None,
     ) -> None:
         self._models = tuple(models)
+        self._several = len(models) > 1
         self._numbers = {id(model): number for number, model in enumerate(models)}
         self._on_error = on_error
         self._given = given
@@ -256,11 +257,14 @@ class LiveCounter:
             return
         try:
             micro = self._micro
-            number = self._numbers[id(module)]
-            if len(self._watches) > 1 and sum(watch.inside for watch in self._watches) > 1:
-                return  # called by another model that is watched, whose call stands for both
-            state = (module.training, _is_grad_enabled(), _is_autocast_enabled())
-            inputs = signature(args, kwargs, number, *state)
+            number = 0
+            if self._several:
+                if sum(watch.inside for watch in self._watches) > 1:
+                    return  # called by another model that is watched, whose call stands for both
+                number = self._numbers[id(module)]
+            autocast = _autocast_dtypes() if _is_autocast_enabled() else None
+            state = (number, module.training, _is_grad_enabled(), autocast)  # STATE of them
+            inputs = signature(args, kwargs, *state)
             call = micro.numbers.get(inputs, NEW)
             if call == NEW:
                 call = micro.number(inputs)
@@ -276,7 +280,8 @@ class LiveCounter:
         self, call: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """A model is called with inputs that no count is known for."""
-        if self._micro.evaluate(call):
+        # A check is made where the step can be counted: not from its middle on.
+        if self._micro.evaluate(call, checks=not self._calls):
             return
         if not self._why_eager and self._is_compiled():
             self._excluded = COUNTING
@@ -362,6 +367,10 @@ class LiveCounter:
         if self._why_eager:
             return "it cannot be counted beside compiled code; the next step runs eagerly for it"
         return "it cannot be counted from its middle on; the next one is counted from its start"
+
+
+def _autocast_dtypes() -> tuple[torch.dtype, ...]:
+    return torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
 
 
 def _has_replicas(model: nn.Module) -> bool:

@@ -54,8 +54,8 @@ class KnownCounts:
         self._note = note
         self._counts: list[FlopCount | None] = []  # by id
         self._whole: dict[MadeOf, tuple[int, ...]] = {}  # steps that are not sums of their calls
-        self._laws = ShapeLaws(checks=False)
-        self._laws_of_hints = ShapeLaws(checks=True)  # whether the hint alone tells the count
+        self._laws = ShapeLaws()
+        self._laws_of_hints = ShapeLaws()  # whether the hint alone tells the count
         self._pending: dict[MadeOf, int] = {}  # id of kinds whose count is unknown so far
 
     @property
@@ -158,11 +158,12 @@ class KnownCounts:
 
     def _evaluate(self, made_of: MadeOf) -> tuple[int, ...] | None:
         """The count ids of a kind of step that is new, from those of other shapes."""
-        count = self._laws.evaluate(self._inputs(made_of), made_of)
+        count = self._laws.evaluate(self._inputs(made_of), made_of, checks=False)
         if count is None:
             return None
         self.hints.add(made_of[0])
-        self._whole[made_of] = (self.publish(count),)
+        notes = () if made_of[1] else (_shapes_note(made_of[0]),)
+        self._whole[made_of] = (self.publish(count + FlopCount(notes=notes)),)
         return self._whole[made_of]
 
     def _inputs(self, made_of: MadeOf) -> Hashable:
@@ -178,8 +179,7 @@ class KnownCounts:
             self._observe(made_of, whole)
         if before is not None and before.hardware == count.hardware:
             return  # counted again, and found to be the same
-        shapes = SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED
-        notes = () if calls else (shapes, *notes)
+        notes = () if calls else (_shapes_note(hint), *notes)
         evaluated = before is not None and before.elementwise is None
         if before is not None and not evaluated:
             notes, known = (*notes, VARIES), None
@@ -197,6 +197,10 @@ class KnownCounts:
         for wrong in self._laws.observe(inputs, made_of, *whole):
             self.publish_unknown(REFUTED, self._whole.pop(wrong)[0])  # type: ignore[call-overload]
         self._laws_of_hints.observe(_sizes_of(made_of[0]), made_of[0], *whole)
+
+
+def _shapes_note(hint: Hashable) -> str:
+    return SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED
 
 
 def _sizes_of(hint: Hashable) -> Hashable:

@@ -12,12 +12,13 @@ the first backward.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.flops.shapes.columns import CountedCall
-from mfu_torch.flops.shapes.signature import without_values
+from mfu_torch.flops.shapes.signature import template, values_in, without_values
 from mfu_torch.records import FlopCount
 
 IDLE_AFTER = 16
@@ -27,11 +28,13 @@ NUMBERS_LIMIT = 20_000
 """Distinct inputs that are told apart; beyond, plain values are no longer looked at."""
 
 
+STATE = 4
+"""Leading entries of a signature that are no inputs: model, training, gradients, autocast."""
+
 VARIES = (
     "inputs of equal shape had other FLOPs on an earlier step: what the model does depends on more "
     "than the shapes of its inputs, and steps that were not counted can have had either"
 )
-
 
 OPTIMIZER_VARIES = (
     "the optimizer had other contractions on an earlier step (it steps on some steps only, or its "
@@ -94,9 +97,13 @@ class MicroBatches:
         self._publisher = publisher
         self._counts: dict[int, FlopCount] = {}
         self._inputs: dict[int, Hashable] = {}  # signatures by number
-        self._laws = ShapeLaws(checks=True)
+        self._laws = ShapeLaws()
+        self._valueless = ShapeLaws()  # of inputs whose plain values are left out
+        self._values: dict[Hashable, set[Hashable]] = {}  # what was counted, by the same
         self._withdrawn: dict[int, int] = {}  # ids of counts that proved wrong
         self._optimizer: FlopCount | None = None  # as it was counted last
+        self._varies = False  # equal inputs had other counts
+        self._patterns: set[Hashable] | None = None  # of calls that were counted together
         self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
         self._next = 0
 
@@ -117,38 +124,64 @@ class MicroBatches:
         """The signature of a call's inputs."""
         return self._inputs.get(call)
 
-    def evaluate(self, call: int) -> bool:
+    def evaluate(self, call: int, *, checks: bool = False) -> bool:
         """Whether the count of a forward call is known now, from those of other shapes."""
         if call in self._withdrawn:
             return False
-        count = self._laws.evaluate(self._inputs.get(call), call)
+        inputs = self._inputs.get(call)
+        count = self._laws.evaluate(inputs, call, checks=checks)
+        if count is None and self._values_are_idle(inputs):
+            count = self._valueless.evaluate(without_values(inputs), call, checks=checks)
         if count is not None:
             self.add(call, count)
         return count is not None
+
+    def _values_are_idle(self, inputs: Hashable) -> bool:
+        # Their law holds for many plain values alike: they number the step, or are noise.
+        shapes = without_values(inputs)
+        return shapes != inputs and len(self._values.get(template(shapes)[0], ())) >= IDLE_AFTER
 
     def observe(self, call: int, piece: Piece) -> None:
         """A forward call was counted, the first one with these inputs or another."""
         inputs, known = self._inputs.get(call), self._counts.get(call)
         wrong = self._laws.observe(inputs, call, *piece)
+        shapes = without_values(inputs)
+        if shapes != inputs:
+            self._values.setdefault(template(shapes)[0], set()).add(values_in(inputs))
+            wrong += self._valueless.observe(shapes, call, *piece)
         for other in wrong:
             assert isinstance(other, int)
-            self._withdrawn[other] = self.ids.pop(other)
+            self._counts.pop(other, None)
             self.alone.pop(other, None)
-            self._publisher.publish_unknown(REFUTED, self._withdrawn[other])
+            if other in self.ids:
+                self._withdrawn[other] = self.ids.pop(other)
+                self._publisher.publish_unknown(REFUTED, self._withdrawn[other])
         if known is None:
             lawless = self._laws.is_lawless(inputs)
             self.add(call, piece.total + FlopCount(notes=(NO_LAW,) if lawless else ()))
         elif piece.total.hardware != known.hardware:
-            evaluated = known.elementwise is None
-            if evaluated:  # the step that had it was given a wrong count, and is put right
+            if known.elementwise is None:  # evaluated: the step that had it is put right
                 self._withdrawn[call] = self.ids[call]
-            self.add(call, piece.total + FlopCount(notes=() if evaluated else (VARIES,)))
+            else:
+                self._say_that_it_varies()
+            self.add(call, piece.total)
 
     def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""
+        if self._varies:
+            count = count + FlopCount(notes=(VARIES,))
         self.ids[call] = self._publisher.publish(count, self._withdrawn.pop(call, None))
         self._counts[call] = count
         self.alone[call] = (self.ids[call], *self.beside)
+
+    def _say_that_it_varies(self) -> None:
+        """Every count so far may have been another, and so may every one to come."""
+        if self._varies:
+            return
+        self._varies = True
+        for call, count_id in self.ids.items():
+            self._counts[call] = self._counts[call] + FlopCount(notes=(VARIES,))
+            self._publisher.publish(self._counts[call], count_id)
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
@@ -156,7 +189,10 @@ class MicroBatches:
         self.alone.clear()
         self._counts.clear()
         self._laws.forget()
+        self._valueless.forget()
+        self._values.clear()
         self._withdrawn.clear()
+        self._patterns = None
 
     def learn(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
         """Take apart a step that was counted.
@@ -171,15 +207,40 @@ class MicroBatches:
         before, *most, last = pieces
         rest, optimizer = last.split_optimizer()
         micro = [*most, rest]
-        trained = {bool(piece.total.backward) for piece in micro}
-        if before.total.hardware or len(trained) > 1:
+        if before.total.hardware or not self._are_of_their_calls(calls, micro):
             self.separable = False
             self.alone.clear()
             return False
+        self._patterns = self._patterns or set()
+        self._patterns.add(self._pattern(calls))
         for call, piece in zip(calls, micro, strict=True):
             self.observe(call, piece)
         self._observe_optimizer(optimizer)
         return True
+
+    def _are_of_their_calls(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
+        """Whether each piece is the work of its call, whatever the others are."""
+        if len(calls) == 1:
+            return True
+        if len({bool(piece.total.backward) for piece in pieces}) > 1:
+            return False
+        counts: dict[int, int] = {}
+        for call, piece in zip(calls, pieces, strict=True):
+            known = self._counts.get(call)
+            if known is not None and known.elementwise is not None:
+                counts.setdefault(call, known.hardware)
+            if counts.setdefault(call, piece.total.hardware) != piece.total.hardware:
+                return False
+        return True
+
+    def _pattern(self, calls: Sequence[int]) -> Hashable:
+        """What a step is like, its sizes apart: which models are called in which state, in order.
+
+        How often in a row makes no difference, only whether it is more than once.
+        """
+        states = [self._inputs[call] for call in calls]
+        kinds = [state[:STATE] if isinstance(state, tuple) else state for state in states]
+        return len(calls) > 1, tuple([kind for kind, _ in itertools.groupby(kinds)])
 
     def _observe_optimizer(self, count: FlopCount) -> None:
         before, self._optimizer = self._optimizer, count
@@ -198,11 +259,14 @@ class MicroBatches:
     def compose(self, calls: Sequence[int]) -> tuple[int, ...] | None:
         """The count ids of a step made of these forward calls, if all of them are known."""
         ids = self.ids
+        patterns = self._patterns
+        if len(calls) > 1 and patterns is not None and self._pattern(calls) not in patterns:
+            return None  # calls that are known one by one may do more together
         try:
             return (*[ids[call] for call in calls], *self.beside) if calls else None
         except KeyError:
             # A shape that could not be evaluated when it came, later perhaps can.
-            missing = [call for call in calls if call not in ids]
+            missing = dict.fromkeys([call for call in calls if call not in ids])
             return self.compose(calls) if all(map(self.evaluate, missing)) else None
 
     def _fresh(self, members: list[int]) -> int:

@@ -17,6 +17,8 @@ differs, no law is believed from then on.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Hashable, Sequence
 
 from mfu_torch.flops.shapes.columns import CountedCall, Terms
@@ -25,11 +27,16 @@ from mfu_torch.flops.shapes.fit import Fit, Observation, Pieces, flops_of, is_ri
 from mfu_torch.flops.shapes.signature import template
 from mfu_torch.records import FlopCount, FlopTerm
 
+logger = logging.getLogger(__name__)
+
 PIECES_FROM = 8
 """Observations before pieces are looked for."""
 
 GIVE_UP_AFTER = 48
 """Shapes counted in vain: there is no law, or too much varies."""
+
+BUDGET_S = 3.0
+"""Seconds that are spent on finding a law, in all."""
 
 FIRST_CHECK = 8
 """Evaluated shapes before the first that is counted all the same; then four times as many."""
@@ -49,14 +56,9 @@ NO_LAW = (
 
 
 class ShapeLaws:
-    """A law for each kind of inputs: for equal signatures, sizes apart.
+    """A law for each kind of inputs: for equal signatures, sizes apart."""
 
-    Args:
-        checks: Let a few shapes be counted that could be evaluated.
-    """
-
-    def __init__(self, *, checks: bool) -> None:
-        self._checks = checks
+    def __init__(self) -> None:
         self._laws: dict[Hashable, ShapeLaw] = {}
         self._evaluated: dict[Hashable, list[Hashable]] = {}  # by kind, what was evaluated
 
@@ -85,14 +87,26 @@ class ShapeLaws:
             oldest = next(iter(self._laws))
             del self._laws[oldest]
             self._evaluated.pop(oldest, None)
-        right = law.observe(sizes, count, calls)
+        try:
+            right = law.observe(sizes, count, calls)
+        except Exception:
+            # Ctrl-C can have left it half changed; and a fault here must not end the counting.
+            logger.debug("a law in the sizes of the inputs is dropped", exc_info=True)
+            self._laws[kind] = law = ShapeLaw()
+            law.refuted = right = True
         return [] if right else [k for k in self._evaluated.pop(kind, []) if k != key]
 
-    def evaluate(self, inputs: Hashable, key: Hashable) -> FlopCount | None:
-        """The FLOPs of inputs with this signature, or ``None``: they have to be counted."""
+    def evaluate(self, inputs: Hashable, key: Hashable, *, checks: bool = True) -> FlopCount | None:
+        """The FLOPs of inputs with this signature, or ``None``: they have to be counted.
+
+        Args:
+            inputs: The signature.
+            key: What the caller knows them by.
+            checks: Let a few shapes be counted that could be evaluated.
+        """
         kind, sizes = template(inputs)
         law = self._laws.get(kind)
-        if law is None or (self._checks and law.is_due()):
+        if law is None or (checks and law.is_due()):
             return None
         count = law.evaluate(sizes)
         if count is not None:
@@ -125,6 +139,7 @@ class ShapeLaw:
         self._last = FlopCount()
         self._evaluated = 0
         self._check_at = FIRST_CHECK
+        self._spent_s = 0.0
         self._pool: dict[CountedCall, CountedCall] = {}
 
     @property
@@ -143,29 +158,43 @@ class ShapeLaw:
         Returns:
             ``False`` if this contradicts a law by which shapes were evaluated.
         """
-        if self.refuted or sizes in self._observed:
+        if self.refuted:
             return True
+        if self.is_due():
+            self._check_at *= 4
+        if sizes in self._observed:
+            return self._is_as_before(sizes, count)
         expected = self._terms(sizes) if self._evaluated else None
         contradicted = expected is not None and not is_right(expected, flops_of(count))
         other_ops = bool(self._observed) and count.uncounted != self._last.uncounted
         in_vain = len(self._observed) >= GIVE_UP_AFTER and not self._evaluated
+        in_vain = in_vain or self._spent_s > BUDGET_S
         if contradicted or other_ops or in_vain:
             self._refute()
             return not contradicted
+        start_s = time.perf_counter()
         self._last = count
         calls = [self._pool.setdefault(call, call) for call in calls]  # most are equal: kept once
         self._observed[sizes] = Observation(sizes, count, calls)
         self._whole.add(self._observed[sizes])
         if not self._whole.explains and len(self._observed) >= PIECES_FROM:
             self._pieces.add(list(self._observed.values()))
+        self._spent_s += time.perf_counter() - start_s
         return True
 
     def is_due(self) -> bool:
         """Whether the next shape is to be counted, to see if it would have been foretold right."""
-        due = self._evaluated == self._check_at
-        if due:
-            self._check_at *= 4
-        return due
+        return self._evaluated >= self._check_at
+
+    def _is_as_before(self, sizes: Sizes, count: FlopCount) -> bool:
+        # Causal FLOPs may differ: they follow masks.
+        before, now = flops_of(self._observed[sizes].total), flops_of(count)
+        if {key: full for key, (full, _) in before.items()} == {
+            key: full for key, (full, _) in now.items()
+        }:
+            return True
+        self._refute()
+        return False
 
     def evaluate(self, sizes: Sizes) -> FlopCount | None:
         """The FLOPs of inputs of these sizes, or ``None``: they have to be counted.

@@ -73,6 +73,11 @@ class Columns:
         self._terms: list[tuple[Key, list[_Parts]]] = []
 
     @property
+    def strided(self) -> bool:
+        """Whether some column has laws with strides: there are many of them, and some mislead."""
+        return any(law.is_strided for laws in self._laws.values() for law in laws[:1])
+
+    @property
     def unexplained(self) -> list[Figures]:
         """The columns that no law fits."""
         return [column for column, laws in self._laws.items() if not laws]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import NamedTuple
 
 Sizes = tuple[int, ...]
@@ -47,6 +48,12 @@ class Domain:
             ]
         )
         self._reaches = [(place, *_reach(columns[place])) for place in self.variables]
+        products = [prod(self.point(sizes)) for sizes in observed]
+        self._product = (min(products, default=0), max(products, default=0))
+        self._orders = [
+            (one, other, {_order(a, b) for a, b in zip(columns[one], columns[other], strict=True)})
+            for one, other in itertools.combinations(self.variables, 2)
+        ]
         self._constant = [(p, column[0]) for p, column in enumerate(columns) if not varies[p]]
         self._equal = [
             (place, first[column])
@@ -81,11 +88,23 @@ class Domain:
         return all([sizes[place] == sizes[leader] for place, leader in self._equal])
 
     def contains(self, sizes: Sizes) -> bool:
-        """Whether these sizes lie among those that were observed."""
+        """Whether these sizes lie among those that were observed.
+
+        Each of them, and their product: what is dropped above so many tokens is dropped by it. And
+        none is larger than another where it never was: the longer of two may be what counts.
+        """
         for place, low, high, step in self._reaches:
             if not low <= sizes[place] <= high or (sizes[place] - low) % step:
                 return False
-        return self.is_like(sizes)
+        for one, other, orders in self._orders:
+            if _order(sizes[one], sizes[other]) not in orders:
+                return False
+        low, high = self._product
+        return low <= prod(self.point(sizes)) <= high and self.is_like(sizes)
+
+
+def _order(one: int, other: int) -> int:
+    return (one > other) - (one < other)
 
 
 def _reach(values: Sequence[int]) -> Reach:

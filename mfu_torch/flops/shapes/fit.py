@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mfu_torch.flops.shapes.columns import Columns, CountedCall, Key, Terms
+from mfu_torch.flops.shapes.columns import SEARCHES, Columns, CountedCall, Key, Terms
 from mfu_torch.flops.shapes.domain import Domain, Sizes
 from mfu_torch.flops.shapes.laws import fitting_laws
 from mfu_torch.flops.shapes.totals import Polynomial
@@ -14,6 +14,9 @@ from mfu_torch.records import FlopCount
 
 CONFIRMATIONS = 2
 """Shapes in a row that were foretold right, before any is evaluated."""
+
+STRIDED_CONFIRMATIONS = 5
+"""The same, where sizes come divided: those laws are so many that one can fit by chance."""
 
 PIECES = 3
 """Laws that hold for a part of the sizes each; if more were needed, there is no law."""
@@ -52,7 +55,11 @@ class Fit:
     @property
     def is_trusted(self) -> bool:
         """Whether enough shapes were foretold right."""
-        return max(self._confirmed) >= CONFIRMATIONS
+        return any(n >= needed for n, needed in zip(self._confirmed, self._needed, strict=True))
+
+    @property
+    def _needed(self) -> tuple[int, int]:
+        return STRIDED_CONFIRMATIONS if self.columns.strided else CONFIRMATIONS, CONFIRMATIONS
 
     @property
     def explains(self) -> bool:
@@ -79,8 +86,9 @@ class Fit:
     def evaluate(self, sizes: Sizes) -> Terms | None:
         """The terms of inputs of these sizes, if enough is known to foretell them."""
         if self.is_trusted and self.domain.contains(sizes):
-            for confirmed, terms in zip(self._confirmed, self._foretold(sizes), strict=True):
-                if terms is not None and confirmed >= CONFIRMATIONS:
+            foretold = self._foretold(sizes)
+            for n, needed, terms in zip(self._confirmed, self._needed, foretold, strict=True):
+                if terms is not None and n >= needed:
                     return terms
         return None
 
@@ -95,7 +103,7 @@ class Fit:
     def _foretold(self, sizes: Sizes) -> list[Terms | None]:
         point = self.domain.point(sizes)
         terms = self.columns.foretold(point)
-        if terms is not None and self._confirmed[0] >= CONFIRMATIONS:
+        if terms is not None and self._confirmed[0] >= self._needed[0]:
             return [terms, None]
         full, causal = self._full.foretold(point), self._causal.foretold(point)
         if full is None:
@@ -133,17 +141,25 @@ class Pieces:
     def add(self, observed: Sequence[Observation]) -> None:
         """Find the pieces of these observations, of which the last one is new."""
         new = observed[-1]
-        foretold = [
-            terms
-            for fit in self._fits
-            if fit.domain.is_like(new.sizes)
-            and (terms := fit.columns.foretold(fit.domain.point(new.sizes))) is not None
-        ]
-        if any(is_right(terms, flops_of(new.total)) for terms in foretold):
+        counted = flops_of(new.total)
+        right = wrong = False
+        for fit in self._fits:
+            terms = None
+            if fit.domain.is_like(new.sizes):
+                terms = fit.columns.foretold(fit.domain.point(new.sizes))
+            if terms is not None and is_right(terms, counted):
+                fit.add(new)
+                right = fit.explains
+                break
+            wrong = wrong or terms is not None
+        if right:
             self._confirmed += 1
-        elif foretold:
+        elif wrong:
             self._confirmed = 0
-        self._fits = pieces_of(observed, PIECES) or []
+        if not right and len(observed) in SEARCHES:  # finding pieces takes a while
+            self._fits = pieces_of(observed, PIECES) or []
+        elif wrong and any(fit.domain.contains(new.sizes) for fit in self._fits):
+            self._fits = []
 
     def evaluate(self, sizes: Sizes) -> Terms | None:
         """The terms of inputs of these sizes, if enough is known to foretell them."""

@@ -18,6 +18,7 @@ square.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
@@ -39,6 +40,9 @@ SHIFTS = range(-12, 13)
 
 DIVISORS = (*range(2, 65), 72, 80, 84, 96, 112, 128, 144, 160, 168, 192, 224, 256)
 """Products of strides and windows: up to 64 all, beyond it those that networks have."""
+
+SEARCH_S = 0.5
+"""Seconds after which a search is given up, and no law found."""
 
 _PRIME = 2**31 - 1  # products of two residues fit 62 bits
 
@@ -87,6 +91,11 @@ class Law:
         self._numerator, self._denominator = scale.numerator, scale.denominator
         self._factors = tuple(factors)
 
+    @property
+    def is_strided(self) -> bool:
+        """Whether a size comes divided in it."""
+        return any(factor.divisor > 1 for _, factor in self._factors)
+
     def __call__(self, point: Point) -> int | Fraction:
         """What it foretells for these sizes."""
         value: int | Fraction = self._numerator
@@ -123,12 +132,18 @@ def fitting_laws(
         for factors in itertools.product(PLAIN, repeat=count)
         if (law := _scaled(factors, points, values)) is not None
     ]
-    laws = plain or list(_laws_with(1, ((0, 1),), points, values))
+    laws = plain or [law for law in _laws_with(1, ((0, 1),), points, values) if law is not None]
     if laws or not strides or len(points) < POINTS_FOR_STRIDES:
         return laws
     search = (_laws_with(n, _divisions(), points, values) for n in (1, 2))
-    found = list(itertools.islice(itertools.chain.from_iterable(search), LAWS_LIMIT + 1))
-    return found if len(found) <= LAWS_LIMIT else []
+    until_s = time.perf_counter() + SEARCH_S
+    found = []
+    for law in itertools.chain.from_iterable(search):
+        if law is not None:
+            found.append(law)
+        if len(found) > LAWS_LIMIT or time.perf_counter() > until_s:
+            return []  # some of the laws would be none: what all agree on could not be told
+    return found
 
 
 def foretold(laws: Sequence[Law], point: Point) -> int | Fraction | None:
@@ -156,8 +171,11 @@ def _scaled(
 
 def _laws_with(
     special: int, divisions: Divisions, points: Sequence[Point], values: Sequence[int]
-) -> Iterator[Law]:
-    """Laws in which one size comes in a quadratic, or two come divided; the others are plain."""
+) -> Iterator[Law | None]:
+    """Laws in which one size comes in a quadratic, or two come divided; the others are plain.
+
+    ``None`` in between, so that a long search can be given up.
+    """
     count = len(points[0])
     places = range(count)
     for chosen in itertools.combinations(places, special):
@@ -172,13 +190,12 @@ def _laws_with(
             targets = [Fraction(value) / part for value, part in zip(values, rest, strict=True)]
             sizes = [[point[place] for point in points] for place in chosen]
             search = _quadratics if special == 1 else _products
+            yield None
             for found in search(sizes, targets, divisions):
                 factors = [ONE] * count
                 for place, factor in zip((*others, *chosen), (*plain, *found), strict=True):
                     factors[place] = factor
-                law = _scaled(factors, points, values)
-                if law is not None:
-                    yield law
+                yield _scaled(factors, points, values)
 
 
 def _product(values: Iterator[int | Fraction]) -> int | Fraction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import numbers
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import torch
 
 _Tensor = torch.Tensor
+PLAIN = (numbers.Number, str, bytes, enum.Enum, torch.dtype, torch.device, range)
+"""Values that can steer a model: a share that is masked, the name of a path."""
+
 _DEPTH = 5
 """Levels of containers and objects that are searched for tensors."""
 
@@ -50,6 +54,15 @@ def without_values(inputs: Hashable) -> Hashable:
     return inputs
 
 
+def values_in(inputs: Hashable) -> tuple[Hashable, ...]:
+    """The plain values in a signature."""
+    if type(inputs) is Value:
+        return (inputs,)
+    if type(inputs) is tuple:
+        return tuple([value for part in inputs for value in values_in(part)])
+    return ()
+
+
 def template(inputs: Hashable) -> tuple[Hashable, tuple[int, ...]]:
     """A signature with its sizes taken out, and these sizes.
 
@@ -88,12 +101,16 @@ def _part(value: Any, depth: int) -> Any:
     if value is None or type(value) is bool:
         return value
     kind = type(value)
-    if kind is int or kind is str or isinstance(value, numbers.Integral):
-        return Value((value if kind is str else int(value),))
-    if kind is float or depth == 0:
+    if isinstance(value, PLAIN):
+        return Value((int(value) if isinstance(value, numbers.Integral) else value,))
+    if depth == 0:
         return kind
     if isinstance(value, (list, tuple)):
         return tuple([_part(item, depth - 1) for item in value])
+    if isinstance(value, (set, frozenset, slice)):
+        return Value((repr(value),))
+    if isinstance(value, torch.nn.Module):
+        return kind, id(value)
     if isinstance(value, Mapping):
         return tuple([(str(key), _part(item, depth - 1)) for key, item in value.items()])
     shape = getattr(value, "shape", None)
@@ -112,12 +129,12 @@ def _nested_shape(value: Any) -> tuple[Hashable, ...]:
 
 
 def _attributes(value: Any, depth: int) -> Hashable:
-    """Of an object only what holds tensors: other attributes may change at every step."""
+    """Of an object what holds tensors or plain values: others may change at every step."""
     attributes = getattr(value, "__dict__", None)
-    if not attributes or isinstance(value, (torch.nn.Module, type)):
+    if not attributes or isinstance(value, type):
         return ()
     held = (_part(item, depth) for item in attributes.values() if not callable(item))
-    return tuple([part for part in held if _has_shape(part)])
+    return tuple([part for part in held if type(part) is Value or _has_shape(part)])
 
 
 def _has_shape(part: Hashable) -> bool:
