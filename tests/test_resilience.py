@@ -270,8 +270,10 @@ def test_a_loader_that_is_iterated_over_without_steps_keeps_no_batch_for_ever(
 
 def script(tmp_path: Path, body: str) -> list[str]:
     text = """
-        import sys, time, torch
+        import signal, sys, time, torch
         from mfu_torch import Meter
+        # A shell that starts this in the background has it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         model = torch.nn.Linear(16, 16)
         meter = Meter(model, peak=1e12, sinks=[], log_dir=sys.argv[1], log_every=1)
         def train(steps):

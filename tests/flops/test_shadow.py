@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mfu_torch import Meter
 from mfu_torch.flops.counter import count_flops
-from mfu_torch.flops.shadow import ShadowError, shadow_count, unwrapped
+from mfu_torch.flops.shadow import RECOMPUTED, ShadowError, shadow_count, unwrapped
 
 X = torch.ones(8, 16)
 UNIT = 2 * 8 * 16 * 16  # one Linear(16, 16) on 8 rows
@@ -230,6 +230,7 @@ def test_recompute_in_the_shadow_is_what_it_is_in_the_real_step(reentrant: bool)
     # Reentrant recomputes both layers; the other kind stops before the last one.
     assert shadow.recompute == real.recompute == (2 if reentrant else 1) * UNIT
     assert shadow.terms == real.terms
+    assert RECOMPUTED in shadow.notes  # what a compiler makes of it is not seen
 
 
 def test_compiled_and_wrapped_models_are_seen_through() -> None:

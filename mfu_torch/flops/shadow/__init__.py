@@ -37,6 +37,11 @@ from mfu_torch.records import FlopCount
 _get_function_mode = torch._C._get_function_stack_at
 _get_dispatch_mode = torch._C._get_dispatch_stack_at
 
+RECOMPUTED = (
+    "what checkpoints inside the compiled model compute again is counted as it runs eagerly: the "
+    "compiler may save a part of it, and hardware FLOPs are then lower"
+)
+
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HARMLESS = ("torch.nn.", "transformers.utils.output_capturing")
@@ -185,7 +190,10 @@ def _count_copy(
             f"the model went on another way where fake tensors have no data ({fake_mode.missed})"
         )
     count = counter.take("counted on a shadow of the model (fake tensors)", calls)
-    return count + FlopCount(notes=(_backward_note(len(starts)),))
+    notes = [_backward_note(len(starts))]
+    if count.recompute:
+        notes.append(RECOMPUTED)
+    return count + FlopCount(notes=tuple(notes))
 
 
 def _backward_note(starts: int) -> str:
