@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from mfu_torch.flops.patches import Patches
 
 
 class Entry(NamedTuple):
@@ -35,26 +36,19 @@ class CapturedWork:
 
     def __init__(self, on_run: Callable[[str], None]) -> None:
         self._on_run = on_run
-        self._patches: list[tuple[type, str, Any, Any]] = []  # holder, method, before, ours
+        self._patches = Patches()
 
     def install(self) -> None:
         """Wrap the methods; wherever this is interrupted, ``remove`` undoes it."""
         for entry in CAPTURED:
-            holder = getattr(sys.modules.get(entry.module), entry.holder, None)
-            before = vars(holder).get(entry.method) if isinstance(holder, type) else None
-            if isinstance(holder, type) and callable(before):
-                ours = self._wrapped(before, f"{holder.__name__}.{entry.method}")
-                self._patches.append((holder, entry.method, before, ours))
-                setattr(holder, entry.method, ours)
+            wrapper = functools.partial(self._wrapped, f"{entry.holder}.{entry.method}")
+            self._patches.wrap(*entry, wrapper)
 
     def remove(self) -> None:
         """Undo ``install``; safe to call twice."""
-        for holder, method, before, ours in self._patches:
-            # Another wrapper put on top of ours stays; ours then only passes calls on.
-            if vars(holder).get(method) is ours:
-                setattr(holder, method, before)
+        self._patches.remove()
 
-    def _wrapped(self, before: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _wrapped(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(before)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._on_run(name)

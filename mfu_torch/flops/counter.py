@@ -21,10 +21,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -32,44 +32,24 @@ from mfu_torch.flops.balance import Balance
 from mfu_torch.flops.captured import CapturedWork
 from mfu_torch.flops.dispatch import CAN_WATCH as CAN_WATCH
 from mfu_torch.flops.dispatch import CountingMode as CountingMode
-from mfu_torch.flops.dispatch import has_own_kernel
 from mfu_torch.flops.dynamo import EagerStance
 from mfu_torch.flops.higher_order import SelfCompiled
-from mfu_torch.flops.opaque import (
-    ALLOCATES,
-    import_notes,
-    opaque_caller,
-    opaque_note,
-    opaque_packages,
-)
-from mfu_torch.flops.ops import (
-    Counted,
-    Formula,
-    NoFormula,
-    OpFlops,
-    count_call,
-    formula_for,
-)
+from mfu_torch.flops.op_info import Op, OpInfo, info_of
+from mfu_torch.flops.opaque import import_notes, opaque_caller, opaque_note
+from mfu_torch.flops.ops import Counted, NoFormula, OpFlops, count_call
 from mfu_torch.flops.ops.registry import kernel_function
 from mfu_torch.flops.ops.triton_kernels import counted_launch
 from mfu_torch.flops.phases import PhaseRule
 from mfu_torch.flops.shapes.columns import CountedCall
 from mfu_torch.flops.threads import OtherThreads
 from mfu_torch.flops.triton_launches import TritonLaunches
-from mfu_torch.flops.uncounted import (
-    is_composite,
-    is_elementwise,
-    looks_like_contraction,
-    may_contract,
-)
+from mfu_torch.flops.uncounted import looks_like_contraction
 from mfu_torch.records import FlopCount, FlopTerm, Phase
 
 NO_CONTRACTION = (
     "no contraction was seen: what ran in other threads, other processes or opaque kernels is "
     "invisible here"
 )
-
-Op = OpOverload[..., Any] | HigherOrderOperator
 
 
 class _Change(Protocol):
@@ -79,26 +59,6 @@ class _Change(Protocol):
 
 
 _Tally = dict[tuple[Phase, str, str], list[int]]  # phase, op, dtype -> full, causal, calls
-
-
-class OpInfo(NamedTuple):
-    """What the counter does with an op; found out once per op.
-
-    Attributes:
-        suspicious: It has no formula and could contract.
-        elementwise: Its elements are added up, apart from the FLOPs.
-        composite: It is made of other ops, has no formula, and is seen whole only where autograd
-            is passed by: in ``inference_mode``, in the functions of higher-order ops.
-        allocates: A kernel past the dispatcher may be about to fill its result, as a package that
-            launches such kernels is imported.
-    """
-
-    name: str
-    formula: Formula | None
-    suspicious: bool
-    elementwise: bool
-    composite: bool
-    allocates: bool = False
 
 
 class FlopCounter:
@@ -254,7 +214,7 @@ class FlopCounter:
         info = self._infos.get(op)
         if info is None:
             try:
-                info = _info(op)
+                info = info_of(op)
             except Exception as error:
                 # This asks torch's internals about an op that is still to run; whatever they
                 # answer, the user's op runs.
@@ -356,20 +316,6 @@ def _terms(tally: _Tally) -> tuple[FlopTerm, ...]:
     return tuple(
         FlopTerm(phase=phase, op=op, dtype=dtype, flops=full, causal_flops=causal, calls=calls)
         for (phase, op, dtype), (full, causal, calls) in tally.items()
-    )
-
-
-def _info(op: Op) -> OpInfo:
-    formula = formula_for(op)
-    if isinstance(op, HigherOrderOperator):
-        return OpInfo(op._name, formula, formula is None, elementwise=False, composite=False)
-    return OpInfo(
-        name=str(op.overloadpacket),
-        formula=formula,
-        suspicious=formula is None and may_contract(op),
-        elementwise=is_elementwise(op),
-        composite=formula is None and is_composite(op) and not has_own_kernel(op),
-        allocates=str(op.overloadpacket) in ALLOCATES and bool(opaque_packages()),
     )
 
 

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import (
 from mfu_torch.flops.higher_order import CALLS_FUNCTIONS, leave, with_bodies_seen
 
 if TYPE_CHECKING:
-    from mfu_torch.flops.counter import FlopCounter, OpInfo
+    from mfu_torch.flops.counter import FlopCounter
+    from mfu_torch.flops.op_info import OpInfo
 
 CAN_WATCH = hasattr(TorchDispatchMode, "ignore_compile_internals")
 """Whether this torch lets a mode stand beside compiled code without turning it off for good."""

@@ -84,7 +84,7 @@ class CompiledEntries:
             self._entry = functools.partial(self._enter, getattr(self._module, _ENTRY))
             try:
                 setattr(self._module, _ENTRY, self._entry)
-            except BaseException:
+            except BaseException:  # Ctrl-C after it was put there: undone, and raised again
                 self.__exit__(None, None, None)
                 raise
         return self

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from mfu_torch.flops.patches import Patches
+
 NO_CONTRACTIONS = (
     "torch.utils.data",
     "torch.utils.tensorboard",
@@ -44,28 +46,21 @@ class OtherThreads:
     def __init__(self, on_work: Callable[[str], None]) -> None:
         self._on_work = on_work
         self._thread = 0
-        self._patches: list[tuple[type, str, Any, Any]] = []  # holder, method, before, ours
+        self._patches = Patches()
 
     def install(self) -> None:
         """Wrap the methods; wherever this is interrupted, ``remove`` undoes it."""
         self._thread = threading.get_ident()
-        for module, name, method in _HANDED_OVER:
-            holder = getattr(sys.modules.get(module), name, None)
-            if holder is not None:
-                before = vars(holder)[method]
-                ours = self._wrapped(before, f"{name}.{method}")
-                self._patches.append((holder, method, before, ours))
-                setattr(holder, method, ours)
+        for module, holder, method in _HANDED_OVER:
+            wrapper = functools.partial(self._wrapped, f"{holder}.{method}")
+            self._patches.wrap(module, holder, method, wrapper)
 
     def remove(self) -> None:
         """Undo ``install``; safe to call twice."""
         self._thread = 0
-        for holder, method, before, ours in self._patches:
-            # Another wrapper put on top of ours stays; ours then only passes calls on.
-            if vars(holder).get(method) is ours:
-                setattr(holder, method, before)
+        self._patches.remove()
 
-    def _wrapped(self, before: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _wrapped(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(before)
         def hand_over(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() == self._thread:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mfu_torch.flops.opaque import opaque_module
+from mfu_torch.flops.patches import Patches
 
 LAUNCHERS = (
     ("triton.runtime.jit", "JITFunction"),
@@ -46,26 +47,18 @@ class TritonLaunches:
     def __init__(self, on_launch: OnLaunch) -> None:
         self._on_launch = on_launch
         self._active = False
-        self._patches: list[tuple[type, Any, Any]] = []  # holder, before, ours
+        self._patches = Patches()
 
     def install(self) -> None:
         """Wrap the method; wherever this is interrupted, ``remove`` undoes it."""
         self._active = True
-        for module, name in LAUNCHERS:
-            holder = getattr(sys.modules.get(module), name, None)
-            before = vars(holder).get("run") if isinstance(holder, type) else None
-            if isinstance(holder, type) and callable(before):
-                ours = self._wrapped(before)
-                self._patches.append((holder, before, ours))
-                holder.run = ours  # type: ignore[attr-defined]
+        for module, holder in LAUNCHERS:
+            self._patches.wrap(module, holder, "run", self._wrapped)
 
     def remove(self) -> None:
         """Undo ``install``; safe to call twice."""
         self._active = False
-        for holder, before, ours in self._patches:
-            # Another wrapper put on top of ours stays; ours then only passes calls on.
-            if vars(holder).get("run") is ours:
-                holder.run = before  # type: ignore[attr-defined]
+        self._patches.remove()
 
     def _wrapped(self, before: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(before)

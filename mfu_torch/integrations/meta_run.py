@@ -247,6 +247,7 @@ def _kept(call: dict[str, Any]) -> int | None:
             kept += int(torch.count_nonzero(kept_rows))
     except Exception:
         # The rule is a closure of some model. One that looks at a tensor of the model's finds no
-        # data in it, and raises what it likes; how many scores it keeps is then not known.
+        # data in it, and raises what it likes; how many scores it keeps is then not known, and the
+        # count says so (MASK_NOT_READ).
         return None
     return kept

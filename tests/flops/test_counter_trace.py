@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 import transformer_models
 from models import Case
+from surroundings import surroundings
 from torch import nn
-from torch.optim import optimizer as optim
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mfu_torch.flops.counter import NO_CONTRACTION, FlopCounter, count_flops
 from mfu_torch.flops.ops import register_flops
@@ -179,19 +178,6 @@ def test_a_compiled_optimizer_stays_compiled() -> None:
 # --- what the counter must not leave behind --------------------------------------------------
 
 
-def surroundings() -> tuple[Any, ...]:
-    from torch._dynamo import eval_frame
-
-    return (
-        dict(optim._global_optimizer_pre_hooks),
-        dict(optim._global_optimizer_post_hooks),
-        torch.autograd._engine_run_backward,
-        torch.autograd.graph._engine_run_backward,
-        list(_get_current_dispatch_mode_stack()),
-        eval_frame._stance,
-    )
-
-
 class Stop(Exception):
     pass
 
@@ -266,7 +252,7 @@ def test_an_op_that_cannot_be_examined_costs_a_note_and_not_the_step(
     def broken(op: Any) -> None:
         raise RuntimeError("unknown op")
 
-    monkeypatch.setattr("mfu_torch.flops.counter.formula_for", broken)
+    monkeypatch.setattr("mfu_torch.flops.op_info.formula_for", broken)
     x, results = torch.randn(4, 4), []
     count = count_flops(lambda: results.append(x @ x))
     assert torch.equal(results[0], x @ x)

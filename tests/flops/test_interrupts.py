@@ -15,34 +15,25 @@ from typing import Any
 import pytest
 import torch
 from blocks import PLAIN, Net, in_units, inputs
-from torch.optim import optimizer as optim
+from surroundings import surroundings
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from mfu_torch.flops import balance, captured, counter, dispatch, dynamo, frames, phases
+from mfu_torch.flops import (
+    balance,
+    captured,
+    counter,
+    dispatch,
+    dynamo,
+    frames,
+    patches,
+    phases,
+    threads,
+)
 from mfu_torch.flops.counter import FlopCounter, count_flops
 from mfu_torch.flops.dynamo import CompiledEntries
 
-FILES = (balance, captured, counter, dispatch, dynamo, frames, phases)
+FILES = (balance, captured, counter, dispatch, dynamo, frames, patches, phases, threads)
 OURS = {module.__file__ for module in FILES}
-
-
-def surroundings() -> tuple[Any, ...]:
-    """Everything of torch's that counting changes, or could."""
-    from torch._dynamo import eval_frame
-
-    return (
-        dict(optim._global_optimizer_pre_hooks),
-        dict(optim._global_optimizer_post_hooks),
-        torch.autograd._engine_run_backward,
-        torch.autograd.graph._engine_run_backward,
-        [id(mode) for mode in _get_current_dispatch_mode_stack()],
-        eval_frame._stance,
-        eval_frame._callback_from_stance,
-        torch.cuda.CUDAGraph.replay,
-        torch.is_grad_enabled(),
-        torch.is_autocast_cache_enabled(),
-        torch._C._is_any_autocast_enabled(),
-    )
 
 
 @contextlib.contextmanager

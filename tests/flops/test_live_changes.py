@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from audit import Audit, linear
 from torch import nn
 
 from mfu_torch import Meter
-from mfu_torch.flops.live import ELSEWHERE, REPLICAS, structure
-from mfu_torch.flops.live.microbatches import OPTIMIZER_VARIES
-from mfu_torch.records import FlopCount, Run
-
-
-class Audit:
-    """Runs steps under a meter; what each step truly needs is given by hand."""
-
-    def __init__(self, model: nn.Module | None, folder: Path, **arguments: Any) -> None:
-        arguments = {"peak": 1e12, "sinks": [], "log_dir": folder, "log_every": 3} | arguments
-        self.meter = Meter(model, **arguments)
-        self.truth: list[int] = []
-
-    def step(self, work: Callable[[], Any], truth: int, **given: Any) -> None:
-        with self.meter.step(**given):
-            work()
-        self.truth.append(truth)
-
-    def close(self) -> tuple[Run, list[int | None]]:
-        self.meter.close()
-        run = self.meter.run
-        counts = [run.count_of(step) for step in run.steps]
-        return run, [count.model if isinstance(count, FlopCount) else None for count in counts]
-
-    def assert_right(self, unknown: int = 0) -> Run:
-        run, counts = self.close()
-        known = [pair for pair in zip(counts, self.truth, strict=True) if pair[0] is not None]
-        assert [count for count, _ in known] == [truth for _, truth in known]
-        assert len(counts) - len(known) == unknown
-        return run
-
-
-def linear(rows: int) -> int:
-    """Forward and dW of Linear(16, 16), whose input needs no gradient."""
-    return 2 * 2 * rows * 16 * 16
-
+from mfu_torch.flops.live import structure
 
 LENGTHS = (8, 4, 6, 8, 2, 4, 6, 10, 8, 2)
 
@@ -416,64 +380,3 @@ def test_a_model_with_attributes_of_its_own_ways_is_watched_all_the_same(
         x = torch.ones(rows, 16)
         audit.step(lambda x=x: model(x).sum().backward(), linear(rows))
     audit.assert_right()
-
-
-def test_an_optimizer_that_multiplies_on_some_steps_only_is_found_out(tmp_path: Path) -> None:
-    model = nn.Linear(16, 16)
-    audit = Audit(model, tmp_path)
-    optimizer = torch.optim.Muon([model.weight], lr=0.01)
-    for index in range(40):
-
-        def work(index: int = index) -> None:
-            model(torch.ones(8, 16)).sum().backward()
-            if index % 2:
-                optimizer.step()
-
-        audit.step(work, linear(8))
-    run = audit.assert_right()
-    steps = list(run.steps)
-    assert run.count_of(steps[1]).optimizer == 0  # counted on step 0, which had none
-    last: Any = run.count_of(steps[-1])
-    assert last.optimizer > 0 and OPTIMIZER_VARIES in last.notes
-
-
-def test_work_of_the_first_step_only_is_found_out_on_the_third(tmp_path: Path) -> None:
-    model = nn.Linear(16, 16)
-    audit = Audit(None, tmp_path)
-    for index in range(6):
-
-        def work(index: int = index) -> None:
-            if index == 0:
-                model(torch.ones(8, 16))  # a dry run, for the shapes
-            model(torch.ones(8, 16)).sum().backward()
-
-        audit.step(work, linear(8) * 3 // 2 if index == 0 else linear(8))
-    _, counts = audit.close()
-    assert counts[0] == audit.truth[0]
-    assert counts[2:] == audit.truth[2:]
-
-
-def test_a_model_called_on_another_thread_makes_the_step_unknown(tmp_path: Path) -> None:
-    model, other = nn.Linear(16, 16), nn.Linear(16, 16)
-    audit = Audit(model, tmp_path)
-
-    def work() -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(model, torch.ones(8, 16)).result()
-        other(torch.ones(8, 16)).sum().backward()
-
-    for _ in range(4):
-        audit.step(work, 0)
-    run, counts = audit.close()
-    assert counts == [None] * 4
-    assert {run.count_of(step) for step in run.steps} == {ELSEWHERE}
-
-
-def test_replicas_of_data_parallel_make_the_step_unknown(tmp_path: Path) -> None:
-    model = nn.DataParallel(nn.Linear(16, 16))
-    model.device_ids = [0, 1]  # as on two devices; here nothing is replicated
-    audit = Audit(nn.Sequential(model), tmp_path)
-    for _ in range(3):
-        audit.step(lambda: model.module(torch.ones(8, 16)).sum().backward(), 0)
-    run, _ = audit.close()
-    assert {run.count_of(step) for step in run.steps} == {REPLICAS}

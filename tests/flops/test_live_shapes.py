@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_live_changes import Audit, linear
+from audit import Audit, linear
 from torch import nn
 
 from mfu_torch.flops.counter import count_flops

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_live_changes import Audit
+from audit import Audit
 from torch import nn
 
 from mfu_torch import Meter

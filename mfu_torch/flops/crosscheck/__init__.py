@@ -15,14 +15,12 @@ which it differs; where nothing there accounts for it, the difference is called 
 from __future__ import annotations
 
 import copy
-import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -32,6 +30,7 @@ from mfu_torch.flops.crosscheck.fvcore_witness import by_fvcore
 from mfu_torch.flops.crosscheck.witnesses import Difference, Operands, Reading, explain_torch
 from mfu_torch.flops.modules import ModuleCounts, count_by_module
 from mfu_torch.flops.shadow import unwrapped
+from mfu_torch.flops.shadow.untouched import saved_random_state
 from mfu_torch.records import FlopCount, MFUError, Record
 
 
@@ -223,7 +222,7 @@ class _Run:
     def inside(self, mode: Any, at_boundary: Callable[[str], None]) -> None:
         """Run a copy inside a mode; the callback gets each module that ran until now."""
         model, args, kwargs = self.copied()
-        with untouched_random_state(), torch.compiler.set_stance("force_eager"):
+        with saved_random_state(), torch.compiler.set_stance("force_eager"):
             scopes = _Scopes(model, at_boundary)
             with mode:
                 model(*args, **kwargs)
@@ -251,19 +250,6 @@ def _drop_hooks(module: nn.Module) -> None:
         for key, hook in list(hooks.items()):
             if not type(hook).__module__.startswith("torch.nn."):
                 del hooks[key]
-
-
-@contextmanager
-def untouched_random_state() -> Iterator[None]:
-    """Leaves torch's, Python's and NumPy's random numbers where they were."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = list(range(torch.cuda.device_count() if torch.cuda.is_available() else 0))
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 class _Scopes:
@@ -298,7 +284,7 @@ Ops = dict[str, Counter[str]]
 
 def _by_ours(run: _Run) -> ModuleCounts:
     model, args, kwargs = run.copied()
-    with untouched_random_state():
+    with saved_random_state():
         return count_by_module(model, model, *args, **kwargs)
 
 
@@ -337,7 +323,7 @@ def _torch(run: _Run, ours: Ops) -> tuple[Reading, list[Difference]]:
 def _fvcore(run: _Run, ours: Ops) -> tuple[Reading, list[Difference]]:
     model, args, kwargs = run.copied()
     try:
-        with untouched_random_state(), torch.compiler.set_stance("force_eager"):
+        with saved_random_state(), torch.compiler.set_stance("force_eager"):
             reading, scopes = by_fvcore(model, args, kwargs)
     except Exception as error:  # as above
         return Reading.failed("fvcore", error), []

@@ -22,6 +22,7 @@ from torch import nn
 
 from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.dynamo import compiled_graphs, is_compiled
+from mfu_torch.flops.live import reasons as why
 from mfu_torch.flops.live.counted_step import CountedStep
 from mfu_torch.flops.live.known import KnownCounts
 from mfu_torch.flops.live.microbatches import Piece
@@ -29,14 +30,11 @@ from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.live.structure import Structure
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.shapes.columns import CountedCall
-from mfu_torch.flops.shapes.signature import signature
+from mfu_torch.flops.shapes.signature import autocast_dtypes, signature
 from mfu_torch.records import CountEntry, FlopCount
 
 logger = logging.getLogger(__name__)
 
-COUNTING = "FLOPs were being counted"
-COMPILING = "torch.compile was compiling"
-UNKNOWN = "FLOPs are not known"
 CHECKS = (9, 10, 37, 99, 100, 499, 999, 1000, 5003, 9999, 10_000, 49_999, 99_999, 100_000)
 """Steps that are counted again, to see whether equal shapes still mean equal work: some that are
 the last of ten, hundred or thousand, some that are the first, and some that are neither."""
@@ -47,18 +45,6 @@ EARLY_CHECK = 2
 ALERT_STEPS = 8
 """After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
 
-NOT_CALLED = (
-    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
-    "the module that the loop calls?)"
-)
-ELSEWHERE = (
-    "a model given to Meter was called on another thread, where its work cannot be seen: call it "
-    "on the thread that enters the step, or give flops="
-)
-REPLICAS = (
-    "DataParallel runs its replicas on threads of their own, where their work cannot be seen: use "
-    "DistributedDataParallel, or give flops="
-)
 NEW = -1
 
 # Bound once: they are called on the step path.
@@ -108,7 +94,7 @@ class LiveCounter:
         self._alert_since = 0  # step that brought the last kind that is waited for
         self._missing = 0  # steps in a row that did not call the model
         self._why_eager = ""
-        self._blind = REPLICAS if any(map(_has_replicas, models)) else ""
+        self._blind = why.REPLICAS if any(map(why.has_replicas, models)) else ""
         self._elsewhere = 0  # calls on other threads, before the step
         self._meets_compiled = False  # compiled code was entered in a step
         self._outside = OutsideLook()
@@ -168,7 +154,7 @@ class LiveCounter:
         graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
-            self._excluded = self._excluded or COMPILING
+            self._excluded = self._excluded or why.COMPILING
         calls = self._calls
         if not counted and not failed and len(calls) == 1:
             ids = self._micro.alone.get(calls[0])
@@ -221,18 +207,13 @@ class LiveCounter:
             if not self._wanted and (self._why_eager or self._is_compiled()):
                 return
         if self._outside.wanted:
-            self._excluded = COUNTING
+            self._excluded = why.COUNTING
             self._outside.begin(self._watches)
             return
         if not self._why_eager and self._is_compiled():
             if self._models and not self._known.hidden:
                 return  # a shadow is made as soon as a forward call shows its inputs
-            self._why_eager = (
-                "compiled code runs in it, and Meter was given no model"
-                if not self._models
-                else "the model was compiled after Meter was given it, which hides its inputs "
-                "(give Meter the compiled model)"
-            )
+            self._why_eager = why.COMPILED_LATER if self._models else why.COMPILED_UNSEEN
         self._start_counter(from_start=True)
 
     def _is_compiled(self) -> bool:
@@ -242,7 +223,7 @@ class LiveCounter:
         for watch in self._watches:
             watch.thread = threading.get_ident()
         self._elsewhere = sum(watch.elsewhere for watch in self._watches)
-        self._excluded = COUNTING
+        self._excluded = why.COUNTING
         eagerly = bool(self._why_eager)
         self._count.start(self._method(), from_start=from_start, eagerly=eagerly)
 
@@ -262,7 +243,7 @@ class LiveCounter:
                 if sum(watch.inside for watch in self._watches) > 1:
                     return  # called by another model that is watched, whose call stands for both
                 number = self._numbers[id(module)]
-            autocast = _autocast_dtypes() if _is_autocast_enabled() else None
+            autocast = autocast_dtypes() if _is_autocast_enabled() else None
             state = (number, module.training, _is_grad_enabled(), autocast)  # STATE of them
             inputs = signature(args, kwargs, *state)
             call = micro.numbers.get(inputs, NEW)
@@ -284,7 +265,7 @@ class LiveCounter:
         if self._micro.evaluate(call, checks=not self._calls):
             return
         if not self._why_eager and self._is_compiled():
-            self._excluded = COUNTING
+            self._excluded = why.COUNTING
             try:
                 op_calls: list[CountedCall] = []
                 count = shadow_count(model, args, kwargs, op_calls)
@@ -326,7 +307,7 @@ class LiveCounter:
             self._meets_compiled = True
             counted = False
         if counted and sum(watch.elsewhere for watch in self._watches) != self._elsewhere:
-            self._blind = ELSEWHERE
+            self._blind = why.ELSEWHERE
             counted = False
         if counted:
             self._learn(calls)
@@ -335,7 +316,7 @@ class LiveCounter:
         if ids is not None:
             known.settle()
             return ids
-        self._excluded = self._excluded or UNKNOWN
+        self._excluded = self._excluded or why.UNKNOWN
         unseen = not known.micro.numbers or self._missing > 1
         if not calls and unseen and self._is_compiled():
             known.hide()  # it was compiled after the meter was made
@@ -354,27 +335,14 @@ class LiveCounter:
             self._hint,
             pieces,
             from_start=from_start,
-            notes=(NOT_CALLED,) if not_called else (),
+            notes=(why.NOT_CALLED,) if not_called else (),
         )
 
     def _why_unknown(self) -> str:
         if self._blind:
             return self._blind
         if self._meets_compiled and not self._why_eager:
-            return "compiled code ran in the step; the next one is counted"
+            return why.MET_COMPILED
         if not self._calls and self._models:
-            return "the model given to Meter was not called in the step; the next one is counted"
-        if self._why_eager:
-            return "it cannot be counted beside compiled code; the next step runs eagerly for it"
-        return "it cannot be counted from its middle on; the next one is counted from its start"
-
-
-def _autocast_dtypes() -> tuple[torch.dtype, ...]:
-    return torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
-
-
-def _has_replicas(model: nn.Module) -> bool:
-    return any(
-        isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
-        for module in model.modules()
-    )
+            return why.MODEL_NOT_CALLED
+        return why.NOT_BESIDE_COMPILED if self._why_eager else why.FROM_ITS_MIDDLE

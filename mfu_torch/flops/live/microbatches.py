@@ -115,7 +115,7 @@ class MicroBatches:
             call = members[0] if members else self._fresh(members)
         else:
             call = self._fresh(members)
-            self._inputs[call] = inputs
+        self._inputs.setdefault(call, inputs)
         if len(self.numbers) <= NUMBERS_LIMIT:
             self.numbers[inputs] = call
         return call

@@ -41,7 +41,8 @@ def no_autocast_cache() -> Iterator[None]:
 def saved_random_state() -> Iterator[None]:
     """Put back the generators of torch, NumPy and Python.
 
-    Fake random ops draw nothing from torch's, but model code may use the others, or seed torch's.
+    Fake random ops draw nothing from torch's, but model code may use the others, or seed torch's;
+    a model that runs for a witness draws from all.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count() if torch.cuda.is_available() else 0))

@@ -61,6 +61,7 @@ class ShapeLaws:
     def __init__(self) -> None:
         self._laws: dict[Hashable, ShapeLaw] = {}
         self._evaluated: dict[Hashable, list[Hashable]] = {}  # by kind, what was evaluated
+        self._warned = False
 
     def observe(
         self,
@@ -91,7 +92,12 @@ class ShapeLaws:
             right = law.observe(sizes, count, calls)
         except Exception:
             # Ctrl-C can have left it half changed; and a fault here must not end the counting.
-            logger.debug("a law in the sizes of the inputs is dropped", exc_info=True)
+            if not self._warned:
+                logger.warning(
+                    "a law in the sizes of the inputs is dropped: new shapes are counted",
+                    exc_info=True,
+                )
+            self._warned = True
             self._laws[kind] = law = ShapeLaw()
             law.refuted = right = True
         return [] if right else [k for k in self._evaluated.pop(kind, []) if k != key]

@@ -45,6 +45,11 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any], *state: Hashable
     return tuple(parts)
 
 
+def autocast_dtypes() -> tuple[torch.dtype, ...]:
+    """What autocast casts to, on either device."""
+    return torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
+
+
 def without_values(inputs: Hashable) -> Hashable:
     """A signature with its plain values forgotten; shapes and types stay."""
     if type(inputs) is Value:

@@ -1,0 +1,39 @@
+"""Why a step is not a steady one, or has no count, in the words that the report uses."""
+
+from __future__ import annotations
+
+from torch import nn
+
+COUNTING = "FLOPs were being counted"
+COMPILING = "torch.compile was compiling"
+UNKNOWN = "FLOPs are not known"
+NOT_CALLED = (
+    "the model given to Meter was not called in this step: all that ran in it was counted (is it "
+    "the module that the loop calls?)"
+)
+ELSEWHERE = (
+    "a model given to Meter was called on another thread, where its work cannot be seen: call it "
+    "on the thread that enters the step, or give flops="
+)
+REPLICAS = (
+    "DataParallel runs its replicas on threads of their own, where their work cannot be seen: use "
+    "DistributedDataParallel, or give flops="
+)
+
+MODEL_NOT_CALLED = "the model given to Meter was not called in the step; the next one is counted"
+MET_COMPILED = "compiled code ran in the step; the next one is counted"
+NOT_BESIDE_COMPILED = "it cannot be counted beside compiled code; the next step runs eagerly for it"
+FROM_ITS_MIDDLE = "it cannot be counted from its middle on; the next one is counted from its start"
+COMPILED_UNSEEN = "compiled code runs in it, and Meter was given no model"
+COMPILED_LATER = (
+    "the model was compiled after Meter was given it, which hides its inputs (give Meter the "
+    "compiled model)"
+)
+
+
+def has_replicas(model: nn.Module) -> bool:
+    """Whether a part of the model runs on several devices, on threads of their own."""
+    return any(
+        isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
+        for module in model.modules()
+    )
