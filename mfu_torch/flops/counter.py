@@ -34,6 +34,7 @@ from mfu_torch.flops.dispatch import CAN_WATCH as CAN_WATCH
 from mfu_torch.flops.dispatch import CountingMode as CountingMode
 from mfu_torch.flops.dynamo import EagerStance
 from mfu_torch.flops.higher_order import SelfCompiled
+from mfu_torch.flops.meta_results import Key, MetaResults
 from mfu_torch.flops.op_info import Op, OpInfo, info_of
 from mfu_torch.flops.opaque import import_notes, opaque_caller, opaque_note
 from mfu_torch.flops.ops import Counted, NoFormula, OpFlops, count_call
@@ -97,6 +98,7 @@ class FlopCounter:
         self.idle: set[Op] = set()  # ops of which nothing is counted, as far as they were met
         self._undo: list[Callable[[], None]] = []  # what leaving has to do, last first
         self._balance = Balance()
+        self._meta_results = MetaResults()
         self._clear()
 
     def __enter__(self) -> FlopCounter:
@@ -104,6 +106,7 @@ class FlopCounter:
             raise RuntimeError(
                 "this FlopCounter is active already: leave it first, or use a second one"
             )
+        self._meta_results = MetaResults()
         self._infos, self.idle = {}, set()  # formulas may have been registered since
         self._balance = Balance()
         try:
@@ -240,6 +243,19 @@ class FlopCounter:
         elif info.suspicious and looks_like_contraction(op, args, kwargs):
             self._saw()
             self._uncounted[info.name] += 1
+
+    def run_on_meta(
+        self, key: Key, op: Op, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Count an op on the meta device and give its result; it runs if ``key`` is a new one."""
+        metadata = self._meta_results.get(key)
+        if metadata is None:
+            result, before = op(*args, **kwargs), self._elementwise
+            self.count(op, info, args, kwargs, result)
+            self._meta_results.keep(key, result, self._elementwise - before)
+            return result
+        self._elementwise += metadata.elements
+        return metadata.tensor()
 
     def _saw(self) -> None:
         self.seen += 1

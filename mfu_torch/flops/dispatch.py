@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import (
 )
 
 from mfu_torch.flops.higher_order import CALLS_FUNCTIONS, leave, with_bodies_seen
+from mfu_torch.flops.meta_results import key_of
 
 if TYPE_CHECKING:
     from mfu_torch.flops.counter import FlopCounter
@@ -80,6 +81,10 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counted = fake is None or fake.fake_mode is counter.fake_mode
             if fake is None and info.formula is None and info.name in CALLS_FUNCTIONS:
                 return func(*with_bodies_seen(args, self), **kwargs)
+        if info.by_metadata and counted and counter.where is None:
+            key = key_of(func, args, kwargs)
+            if key is not None:
+                return counter.run_on_meta(key, func, info, args, kwargs)
         result = func(*args, **kwargs)
         if counted and (counter.where is None or counter.where()):
             counter.count(func, info, args, kwargs, result)

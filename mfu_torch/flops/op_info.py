@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch._ops import HigherOrderOperator, OpOverload
 
 from mfu_torch.flops.dispatch import has_own_kernel
+from mfu_torch.flops.meta_results import follows_metadata
 from mfu_torch.flops.opaque import ALLOCATES, opaque_packages
 from mfu_torch.flops.ops import Formula, formula_for
 from mfu_torch.flops.uncounted import is_composite, is_elementwise, may_contract
@@ -24,6 +25,7 @@ class OpInfo(NamedTuple):
             is passed by: in ``inference_mode``, in the functions of higher-order ops.
         allocates: A kernel past the dispatcher may be about to fill its result, as a package that
             launches such kernels is imported.
+        by_metadata: On the meta device it need not run again for arguments with equal metadata.
     """
 
     name: str
@@ -32,6 +34,7 @@ class OpInfo(NamedTuple):
     elementwise: bool
     composite: bool
     allocates: bool = False
+    by_metadata: bool = False
 
 
 def info_of(op: Op) -> OpInfo:
@@ -45,5 +48,6 @@ def info_of(op: Op) -> OpInfo:
         suspicious=formula is None and may_contract(op),
         elementwise=is_elementwise(op),
         composite=formula is None and is_composite(op) and not has_own_kernel(op),
+        by_metadata=formula is None and follows_metadata(op),
         allocates=str(op.overloadpacket) in ALLOCATES and bool(opaque_packages()),
     )
