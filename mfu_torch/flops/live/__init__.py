@@ -24,9 +24,11 @@ from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.dynamo import compiled_graphs, is_compiled
 from mfu_torch.flops.live import reasons as why
 from mfu_torch.flops.live.counted_step import CountedStep
+from mfu_torch.flops.live.gaps import Gaps, forwards
 from mfu_torch.flops.live.known import KnownCounts
 from mfu_torch.flops.live.microbatches import Piece
 from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
+from mfu_torch.flops.live.schedule import check_steps, is_alert
 from mfu_torch.flops.live.structure import Structure
 from mfu_torch.flops.shadow import ShadowError, shadow_count
 from mfu_torch.flops.shapes.columns import CountedCall
@@ -34,16 +36,6 @@ from mfu_torch.flops.shapes.signature import autocast_dtypes, signature
 from mfu_torch.records import CountEntry, FlopCount
 
 logger = logging.getLogger(__name__)
-
-CHECKS = (9, 10, 37, 99, 100, 499, 999, 1000, 5003, 9999, 10_000, 49_999, 99_999, 100_000)
-"""Steps that are counted again, to see whether equal shapes still mean equal work: some that are
-the last of ten, hundred or thousand, some that are the first, and some that are neither."""
-
-EARLY_CHECK = 2
-"""The same, where no model shows its calls: what is done on the first step only is found out."""
-
-ALERT_STEPS = 8
-"""After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
 
 NEW = -1
 
@@ -89,7 +81,7 @@ class LiveCounter:
         self._hints_early = True  # the loop takes its data before the step, not in it
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
-        self._checks = iter(CHECKS if models else (EARLY_CHECK, *CHECKS))
+        self._checks = check_steps(calls_seen=bool(models))
         self._check_at = next(self._checks)
         self._alert_since = 0  # step that brought the last kind that is waited for
         self._missing = 0  # steps in a row that did not call the model
@@ -105,6 +97,7 @@ class LiveCounter:
         self._excluded = ""
         self._depth = 0
         self._calls: list[int] = []
+        self._gaps = Gaps(self._models)
         self._count = CountedStep()
 
     def attach(self) -> None:
@@ -147,8 +140,7 @@ class LiveCounter:
             return (0,), 0, ""
         counted = self._count.active
         if counted:
-            self._count.cut()
-            self._count.stop()
+            self._end_counted(failed)
         elif self._outside.active:
             self._learn_outside(failed)
         graphs = compiled_graphs()
@@ -161,7 +153,14 @@ class LiveCounter:
             if ids is not None:
                 self._by_hint = False
                 return ids, 1, self._excluded
-        return self._end_other(counted, failed), len(calls), self._excluded
+        return self._end_other(counted, failed), forwards(self._calls), self._excluded
+
+    def _end_counted(self, failed: bool) -> None:
+        self._gaps.mark()
+        self._count.cut()
+        self._count.stop()
+        if not failed and not self._count.met_compiled:
+            self._calls = self._gaps.learn(self._calls, self._count.pieces)
 
     def _end_other(self, counted: bool, failed: bool) -> tuple[int, ...]:
         self._missing = 0 if self._calls else self._missing + 1
@@ -170,12 +169,12 @@ class LiveCounter:
                 watch.keep()
         known = () if failed else self._known.look_up(tuple(self._calls), self._hint)
         ids = self._settle(counted) if known is None or (counted and not failed) else known
-        self._by_hint = self._known.hidden or not self._calls or not self._micro.separable
+        calls = self._calls
+        self._by_hint = self._known.hidden or not self._known.are_apart(calls)
         if self._known.waiting and not self._wanted:
             # A kind of step that could not be counted comes again, though maybe not next.
             since = self._index - self._alert_since
-            soon = since < (2 if self._why_eager else ALERT_STEPS)
-            self._wanted = soon or since & (since - 1) == 0
+            self._wanted = is_alert(since, costly=bool(self._why_eager))
         return ids
 
     def pause(self) -> None:
@@ -194,6 +193,7 @@ class LiveCounter:
         """Between windows: forget every count if the model itself was changed."""
         if self._given is None and self._structure.changed():
             self._known.forget()
+            self._gaps.forget()
             self._wanted = True
 
     # --- the step in progress -------------------------------------------------------------------
@@ -225,6 +225,7 @@ class LiveCounter:
         self._elsewhere = sum(watch.elsewhere for watch in self._watches)
         self._excluded = why.COUNTING
         eagerly = bool(self._why_eager)
+        self._gaps.start_counted()
         self._count.start(self._method(), from_start=from_start, eagerly=eagerly)
 
     def _method(self) -> str:
@@ -253,6 +254,7 @@ class LiveCounter:
                 self._count.cut()
             elif call not in micro.ids and micro.separable:
                 self._meet(call, module, args, kwargs)
+            self._gaps.note(self._calls, counted=self._count.active)
             self._calls.append(call)
         except Exception as error:  # ours, inside the user's forward: it must not get there
             self._on_error(error)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
+from mfu_torch.flops.live.gaps import GAPS
 from mfu_torch.flops.live.microbatches import REFUTED, VARIES, MicroBatches, Piece
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.records import CountEntry, FlopCount
@@ -77,9 +78,13 @@ class KnownCounts:
         self.hints.clear()
         self.micro.forget()
 
+    def are_apart(self, calls: Sequence[int]) -> bool:
+        """Whether a step with these forward calls is their sum."""
+        return bool(calls) and self.micro.separable and GAPS.isdisjoint(calls)
+
     def look_up(self, calls: Calls, hint: Hashable) -> tuple[int, ...] | None:
         """The count ids of a kind of step, if it is known."""
-        if calls and self.micro.separable and not self.hidden:
+        if self.are_apart(calls) and not self.hidden:
             return self.micro.compose(calls)
         made_of = self._made_of(calls, hint)
         return self._whole.get(made_of) or self._evaluate(made_of)
@@ -107,8 +112,11 @@ class KnownCounts:
             notes: What has to be said of it where no forward call was seen.
         """
         _, calls = made_of = self._made_of(calls, hint)
-        if calls and self.micro.separable and self.micro.learn(calls, pieces):
-            return
+        if self.are_apart(calls):
+            if self.micro.learn(calls, pieces):
+                return
+        elif calls:
+            self.micro.meet_joined()
         if from_start:
             op_calls = tuple([call for piece in pieces for call in piece.calls])
             whole = Piece(FlopCount.sum(piece.total for piece in pieces), op_calls)

@@ -103,7 +103,9 @@ class MicroBatches:
         self._withdrawn: dict[int, int] = {}  # ids of counts that proved wrong
         self._optimizer: FlopCount | None = None  # as it was counted last
         self._varies = False  # equal inputs had other counts
-        self._patterns: set[Hashable] | None = None  # of calls that were counted together
+        self._patterns: set[tuple[bool, Hashable]] | None = (
+            None  # of calls that were counted together
+        )
         self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
         self._next = 0
 
@@ -208,8 +210,7 @@ class MicroBatches:
         rest, optimizer = last.split_optimizer()
         micro = [*most, rest]
         if before.total.hardware or not self._are_of_their_calls(calls, micro):
-            self.separable = False
-            self.alone.clear()
+            self._stop_taking_apart()
             return False
         self._patterns = self._patterns or set()
         self._patterns.add(self._pattern(calls))
@@ -217,6 +218,15 @@ class MicroBatches:
             self.observe(call, piece)
         self._observe_optimizer(optimizer)
         return True
+
+    def meet_joined(self) -> None:
+        """A step was counted in which several calls had one backward."""
+        if not any(several for several, _ in self._patterns or ()):
+            self._stop_taking_apart()
+
+    def _stop_taking_apart(self) -> None:
+        self.separable = False
+        self.alone.clear()
 
     def _are_of_their_calls(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
         """Whether each piece is the work of its call, whatever the others are."""
@@ -233,7 +243,7 @@ class MicroBatches:
                 return False
         return True
 
-    def _pattern(self, calls: Sequence[int]) -> Hashable:
+    def _pattern(self, calls: Sequence[int]) -> tuple[bool, Hashable]:
         """What a step is like, its sizes apart: which models are called in which state, in order.
 
         How often in a row makes no difference, only whether it is more than once.
