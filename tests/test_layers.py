@@ -14,7 +14,7 @@ PACKAGE = Path(mfu_torch.__file__).parent
 
 BASE = {"units", "utilization"}
 DATA = {*BASE, "records", "figures"}
-TERMS = {*DATA, "flops", "peak", "clock", "run"}
+TERMS = {*DATA, "ladder", "flops", "peak", "clock", "run"}
 
 # Part -> the parts that it may import, itself apart. Imports point downwards only; the three
 # terms of the formula and the run file never see each other.
@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "utilization": set(),
     "records": BASE,
     "figures": {*BASE, "records"},
+    "ladder": {*BASE, "records", "figures"},
     "flops": DATA,
     "peak": DATA,
     "clock": DATA,
@@ -153,4 +154,4 @@ def test_only_the_command_line_prints() -> None:
             and isinstance(node.func, ast.Name)
             and node.func.id == "print"
         ]
-        assert not calls or module_of(path) == "mfu_torch.cli", path
+        assert not calls or part_of(module_of(path)) == "cli", path
