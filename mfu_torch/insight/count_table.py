@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mfu_torch.insight.report import COLUMNS
+from mfu_torch.insight.text import field, wrap
 from mfu_torch.records import FlopCount, Phase, Record
 from mfu_torch.units import percent, rounded_parts, scaled, significant
 
@@ -230,7 +229,7 @@ def _title(found: ModelCount) -> Iterator[str]:
     what = "training step" if found.train else "forward"
     if found.checkpoint:
         what += ", layers checkpointed"
-    yield from _wrap(
+    yield from wrap(
         f"{found.model} | {what} | {found.work} | {found.dtype}, attention {found.attention}"
     )
     n = found.parameters
@@ -240,9 +239,9 @@ def _title(found: ModelCount) -> Iterator[str]:
     text += f", {_number(n.embedding)} in embeddings"
     if n.active is not None:
         text += f"; {_number(n.active)} active per token"
-    yield _field("parameters", text, 14)
+    yield field("parameters", text, 14)
     if n.active_unknown:
-        yield _field("", f"active per token: not known, {n.active_unknown}", 14)
+        yield field("", f"active per token: not known, {n.active_unknown}", 14)
 
 
 def _number(parameters: int) -> str:
@@ -296,26 +295,26 @@ def _totals(found: ModelCount) -> Iterator[str]:
         flops = getattr(count, phase)
         if flops:
             share = percent(flops / count.hardware)
-            yield _field(f"  {name}", f"{scaled(flops, 'FLOP')} ({share})")
-    yield _field("  model FLOPs", f"{scaled(count.model, 'FLOP')}   ({_causal(found)})")
-    yield _field("  hardware FLOPs", scaled(count.hardware, "FLOP"))
+            yield _line(f"  {name}", f"{scaled(flops, 'FLOP')} ({share})")
+    yield _line("  model FLOPs", f"{scaled(count.model, 'FLOP')}   ({_causal(found)})")
+    yield _line("  hardware FLOPs", scaled(count.hardware, "FLOP"))
     if found.tokens:
         texts = [f"{scaled(count.model / found.tokens, 'FLOP')} model"]
         if count.hardware != count.model:
             texts.append(f"{scaled(count.hardware / found.tokens, 'FLOP')} hardware")
-        yield _field("  per token", ", ".join(texts))
+        yield _line("  per token", ", ".join(texts))
     else:
-        yield _field("  per sample", f"{scaled(count.model / found.samples, 'FLOP')} model")
+        yield _line("  per sample", f"{scaled(count.model / found.samples, 'FLOP')} model")
     yield from _rule_of_thumb(found)
     shares = [f"{d} {percent(n / count.hardware)}" for d, n in count.by_dtype.items()]
-    yield _field("  by dtype", ", ".join(shares) or "-")
-    yield _field("  how", count.method)
+    yield _line("  by dtype", ", ".join(shares) or "-")
+    yield _line("  how", count.method)
     text = "nothing: every op that looks like a contraction has a formula"
     if count.uncounted:
         calls = Counter(count.uncounted).most_common()
         text = ", ".join(f"{op} ({n} calls)" for op, n in calls)
         text += "; the count is a lower bound -> mfu_torch.register_flops(op, formula)"
-    yield _field("  not counted", text)
+    yield _line("  not counted", text)
 
 
 def _causal(found: ModelCount) -> str:
@@ -335,7 +334,7 @@ def _rule_of_thumb(found: ModelCount) -> Iterator[str]:
     n = found.parameters
     factor, kind = 6 if found.train else 2, "active parameters" if n.active else "parameters"
     ratio = significant(found.count.model / thumb, 4)
-    yield _field(
+    yield _line(
         f"  rule of thumb {factor}N, to compare",
         f"{scaled(thumb, 'FLOP')} = {factor} x {_number(n.active or n.total)} {kind} x "
         f"{found.tokens} tokens; model FLOPs are {ratio} times that",
@@ -347,15 +346,8 @@ def _notes(found: ModelCount) -> Iterator[str]:
     if notes:
         yield "Notes"
     for note in notes:
-        yield from _wrap(f"- {note}", "  ", "    ")
+        yield from wrap(f"- {note}", "  ", "    ")
 
 
-def _field(label: str, text: str, width: int = _LABEL) -> str:
-    """A label and its text, continued under the text."""
-    return "\n".join(_wrap(text, f"{label:<{width}}", " " * width))
-
-
-def _wrap(text: str, first: str = "", rest: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, COLUMNS, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-    )
+def _line(label: str, text: str) -> str:
+    return field(label, text, _LABEL)

@@ -6,16 +6,14 @@ is listed at the end, with the reason and the line of code that supplies it.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, WallShare, run_figures, wall_shares
+from mfu_torch.insight.device_block import device_block
+from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
 from mfu_torch.units import bytes_, percent, rounded_parts, scaled, seconds
-
-COLUMNS = 100
-_LABEL = 14  # columns of the labels on the left
 
 _PHASES: tuple[tuple[Phase, str], ...] = (
     ("forward", "forward"),
@@ -43,6 +41,7 @@ def render_report(run: Run) -> str:
     blocks = (
         _title(run),
         _headline(run, now),
+        device_block(run),
         _wall_table(run, now),
         _flops_block(run),
         _peaks_block(run),
@@ -61,8 +60,8 @@ def status(run: Run) -> str:
 
 def _title(run: Run) -> Iterator[str]:
     steps = sum(len(window.steps) for window in run.windows)
-    yield from _wrap(
-        f"{run.header.device.name} | {_number(steps, 'step')} | {seconds(run.wall_s)} | "
+    yield from wrap(
+        f"{run.header.device.name} | {plural(steps, 'step')} | {seconds(run.wall_s)} | "
         f"{status(run)}"
     )
     if run.header.world_size > 1:
@@ -78,36 +77,37 @@ def _headline(run: Run, now: Figures) -> Iterator[str]:
     other_mfu = now.mfu_causal if attention == "full" else now.mfu_full
     convention = f"attention {attention}"
     if now.mfu_causal != now.mfu_full:  # else there is no attention, or no mask is known
-        convention += f"; {other}: {_share(other_mfu)}"
-    yield _field(
+        convention += f"; {other}: {share_text(other_mfu)}"
+    yield field(
         "MFU",
-        f"{_share(now.mfu)} steady-state, {_share(now.end_to_end)} end-to-end   ({convention})",
+        f"{share_text(now.mfu)} steady-state, {share_text(now.end_to_end)} end-to-end   "
+        f"({convention})",
     )
-    yield _field("HFU", f"{_share(now.hfu)} steady-state")
+    yield field("HFU", f"{share_text(now.hfu)} steady-state")
     if max(now.mfu or 0.0, now.hfu or 0.0, now.end_to_end or 0.0) > 1:
-        yield _field("", ABOVE_PEAK)
+        yield field("", ABOVE_PEAK)
     if now.model_flops_per_s is not None:
-        yield _field("model", f"{scaled(now.model_flops_per_s, 'FLOP/s')} per device")
+        yield field("model", f"{scaled(now.model_flops_per_s, 'FLOP/s')} per device")
     rates = [
         f"{scaled(rate, '')} {name}/s"
         for name, rate in (("tokens", now.tokens_per_s), ("samples", now.samples_per_s))
         if rate is not None
     ]
     if rates:
-        yield _field("throughput", ", ".join(rates))
+        yield field("throughput", ", ".join(rates))
     if now.step_s is not None and now.step_s_p95 is not None:
-        yield _field(
+        yield field(
             "step time",
             f"{seconds(now.step_s)} mean, {seconds(now.step_s_p95)} p95, "
-            f"over {_number(now.steps, 'steady step')}",
+            f"over {plural(now.steps, 'steady step')}",
         )
     if now.data_wait_share is not None:
-        yield _field("data wait", f"{percent(now.data_wait_share)} of the step time")
+        yield field("data wait", f"{percent(now.data_wait_share)} of the step time")
     if now.phases:
         shares = ", ".join(f"{name} {percent(share)}" for name, share in now.phases.items())
-        yield _field("phases", f"{shares} of the step time")
+        yield field("phases", f"{shares} of the step time")
     if now.memory_bytes is not None:
-        yield _field("memory", f"{bytes_(now.memory_bytes)} at its peak")
+        yield field("memory", f"{bytes_(now.memory_bytes)} at its peak")
 
 
 def _wall_table(run: Run, now: Figures) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _wall_table(run: Run, now: Figures) -> Iterator[str]:
         yield _row(f"  {_part_name(part)}", time, share, part_gap)
     yield _row("  total", total, "100.0", gap)
     if parts[-1].time_s < -0.005 * run.wall_s:
-        yield from _wrap("  other is negative: the recorded parts are longer than the wall time")
+        yield from wrap("  other is negative: the recorded parts are longer than the wall time")
 
 
 def _row(name: str, time: str, share: str, gap: str) -> str:
@@ -155,9 +155,9 @@ def _flops_block(run: Run) -> Iterator[str]:
     total = sum(uses.values())
     count_ids, times = uses.most_common(1)[0]
     others = len(uses) - 1
-    of = f"{times} of {_number(total, 'step')}"
+    of = f"{times} of {plural(total, 'step')}"
     if others:
-        of += f"; the others have {_number(others, 'other count')}"
+        of += f"; the others have {plural(others, 'other count')}"
     counts = [count for i in count_ids if (count := _known(run.counts.get(i))) is not None]
     if len(counts) < len(count_ids):
         yield f"FLOPs per step: not known ({of})"
@@ -182,7 +182,7 @@ def _spread(run: Run, uses: Mapping[tuple[int, ...], int]) -> Iterator[str]:
         return
     mean = sum(flops * times for flops, times in model.items()) / sum(model.values())
     low, high = scaled(min(model), "FLOP"), scaled(max(model), "FLOP")
-    yield _field("  model FLOPs of all steps", f"{low} to {high}, mean {scaled(mean, 'FLOP')}", 34)
+    yield field("  model FLOPs of all steps", f"{low} to {high}, mean {scaled(mean, 'FLOP')}", 34)
 
 
 def _known(entry: CountEntry | None) -> FlopCount | None:
@@ -193,21 +193,21 @@ def _count_lines(count: FlopCount) -> Iterator[str]:
     for phase, name in _PHASES:
         flops = getattr(count, phase)
         if flops:
-            yield _field(f"  {name}", _share_of(flops, count.hardware), 34)
+            yield field(f"  {name}", _share_of(flops, count.hardware), 34)
     causal = f"   (attention causal: {scaled(count.model_causal, 'FLOP')})"
     if count.model_causal == count.model:
         causal = ""
-    yield _field("  model FLOPs", scaled(count.model, "FLOP") + causal, 34)
-    yield _field("  hardware FLOPs", scaled(count.hardware, "FLOP"), 34)
+    yield field("  model FLOPs", scaled(count.model, "FLOP") + causal, 34)
+    yield field("  hardware FLOPs", scaled(count.hardware, "FLOP"), 34)
     by_dtype = sorted(count.by_dtype.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{dtype} {_share_of(flops, count.hardware)}" for dtype, flops in by_dtype)
     if shares:
-        yield _field("  by dtype", shares, 34)
+        yield field("  by dtype", shares, 34)
     if count.method:
-        yield _field("  how", count.method, 34)
+        yield field("  how", count.method, 34)
     if count.elementwise:
         text = f"{scaled(count.elementwise, '')} elements of elementwise and reduction ops"
-        yield _field("  left out by definition", text, 34)
+        yield field("  left out by definition", text, 34)
 
 
 def _uncounted_lines(counts: Iterable[FlopCount]) -> Iterator[str]:
@@ -218,9 +218,9 @@ def _uncounted_lines(counts: Iterable[FlopCount]) -> Iterator[str]:
     if not calls:
         text = "nothing: every op that looks like a contraction has a formula"
     else:
-        ops = ", ".join(f"{op} ({_number(n, 'call')} a step)" for op, n in calls.most_common())
+        ops = ", ".join(f"{op} ({plural(n, 'call')} a step)" for op, n in calls.most_common())
         text = f"{ops}; MFU is a lower bound -> {_GIVE_FORMULA}"
-    yield _field("  not counted", text, 34)
+    yield field("  not counted", text, 34)
 
 
 def _peaks_block(run: Run) -> Iterator[str]:
@@ -229,10 +229,10 @@ def _peaks_block(run: Run) -> Iterator[str]:
     for dtype, entry in run.peaks.items():
         peak = entry.peak
         if peak is None:
-            yield _field(f"  {dtype}", f"unknown: {entry.unknown}")
+            yield field(f"  {dtype}", f"unknown: {entry.unknown}")
         else:
             rate = scaled(peak.flops_per_s, "FLOP/s")
-            yield _field(f"  {dtype}", f"{rate}, {peak.provenance}: {peak.source}")
+            yield field(f"  {dtype}", f"{rate}, {peak.provenance}: {peak.source}")
 
 
 def _notes_block(run: Run) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _notes_block(run: Run) -> Iterator[str]:
     if notes:
         yield "Notes"
     for note in dict.fromkeys(notes):
-        yield from _wrap(f"- {note}", "  ", "    ")
+        yield from wrap(f"- {note}", "  ", "    ")
 
 
 def _absent_block(run: Run, now: Figures) -> Iterator[str]:
@@ -260,7 +260,7 @@ def _absent_block(run: Run, now: Figures) -> Iterator[str]:
     for reason, figures in concerned.items():
         remedy = _remedy(reason, run)
         text = f"{', '.join(figures)}: {reason}" + (f" -> {remedy}" if remedy else "")
-        yield from _wrap(text, "  ", "    ")
+        yield from wrap(text, "  ", "    ")
 
 
 def _remedy(reason: str, run: Run) -> str:
@@ -274,24 +274,5 @@ def _remedy(reason: str, run: Run) -> str:
     return ""
 
 
-def _share(share: float | None) -> str:
-    return "-" if share is None else percent(share)
-
-
 def _share_of(flops: int, total: int) -> str:
     return f"{scaled(flops, 'FLOP')} ({percent(flops / total)})"
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _field(label: str, text: str, width: int = _LABEL) -> str:
-    """A label and its text, continued under the text."""
-    return "\n".join(_wrap(text, f"{label:<{width}}", " " * width))
-
-
-def _wrap(text: str, first: str = "", rest: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        text, COLUMNS, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-    )

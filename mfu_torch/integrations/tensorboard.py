@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from torch.utils.tensorboard import SummaryWriter
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import CountEntry, Entry, Header, Peak, PeakEntry
+from mfu_torch.records import CountEntry, Entry, Header, Peak, PeakEntry, Telemetry
 from mfu_torch.units import scaled
 
 _TAGS = {
@@ -23,6 +23,24 @@ _TAGS = {
     "step_s_p95": "time/step_s_p95",
     "data_wait_share": "time/data_wait_share",
     "memory_bytes": "device/memory_bytes",
+}
+
+# Field of Telemetry -> tag, and the unit that people read it in.
+_DEVICE_TAGS = {
+    "gpu_util": ("device/gpu_util", 1.0),
+    "cpu_util": ("device/cpu_util", 1.0),
+    "sm_active": ("device/sm_active", 1.0),
+    "tensor_active": ("device/tensor_active", 1.0),
+    "dram_active": ("device/dram_active", 1.0),
+    "sm_clock_hz": ("device/sm_clock_mhz", 1e-6),
+    "memory_clock_hz": ("device/memory_clock_mhz", 1e-6),
+    "power_w": ("device/power_w", 1.0),
+    "temperature_c": ("device/temperature_c", 1.0),
+    "memory_used_bytes": ("device/memory_used_bytes", 1.0),
+    "pcie_rx_bytes_per_s": ("device/pcie_rx_bytes_per_s", 1.0),
+    "pcie_tx_bytes_per_s": ("device/pcie_tx_bytes_per_s", 1.0),
+    "nvlink_rx_bytes_per_s": ("device/nvlink_rx_bytes_per_s", 1.0),
+    "nvlink_tx_bytes_per_s": ("device/nvlink_tx_bytes_per_s", 1.0),
 }
 
 _CONVENTIONS = {
@@ -48,6 +66,9 @@ class TensorBoardSink:
         """Write the scalars of a window, or note what the text has to say."""
         if isinstance(record, Figures):
             self._scalars(record)
+        elif isinstance(record, Telemetry):
+            for tag, value in device_scalars(record):
+                self._writer.add_scalar(tag, value, record.after_step)
         elif isinstance(record, Header):
             self._header, self._stale = record, True
         elif isinstance(record, PeakEntry):
@@ -87,8 +108,22 @@ def scalars(now: Figures) -> Iterator[tuple[str, float]]:
     if now.model_flops_per_s is not None:
         yield "throughput/model_tflops_per_s_per_device", now.model_flops_per_s / 1e12
     for name, share in now.phases.items():
-        # TensorBoard groups by slash, and allows few other characters in a tag.
-        yield f"time/phase_{re.sub(r'[^-.0-9A-Za-z_]', '_', name)}_share", share
+        yield f"time/phase_{_tag(name)}_share", share
+
+
+def device_scalars(seen: Telemetry) -> Iterator[tuple[str, float]]:
+    """Tag and value of everything that the device told."""
+    for name, (tag, unit) in _DEVICE_TAGS.items():
+        value = getattr(seen, name)
+        if value is not None:
+            yield tag, value * unit
+    for reason, share in seen.throttle.items():
+        yield f"device/throttle_{_tag(reason)}", share
+
+
+def _tag(name: str) -> str:
+    # TensorBoard groups by slash, and allows few other characters in a tag.
+    return re.sub(r"[^-.0-9A-Za-z_]", "_", name)
 
 
 def how_computed(header: Header, peaks: dict[str, PeakEntry], counts: dict[int, CountEntry]) -> str:

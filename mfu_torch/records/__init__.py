@@ -36,6 +36,7 @@ from mfu_torch.records.lines import (
     Peaks,
     Run,
     Step,
+    Telemetry,
     Window,
 )
 
@@ -61,6 +62,7 @@ __all__ = [
     "Record",
     "Run",
     "Step",
+    "Telemetry",
     "UnknownPeak",
     "Window",
 ]

@@ -52,6 +52,8 @@ class Device(Record, frozen=True, kw_only=True):
         compute_capability: ``"9.0"`` on CUDA, the gfx name on ROCm.
         mig: The MIG profile, e.g. ``"3g.40gb"``, when the device is a slice of a GPU.
         threads: Threads that torch uses on the CPU; ``None`` on accelerators.
+        max_clock_hz: The highest clock of the multiprocessors that the driver states; ``None``
+            where it states none.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Device(Record, frozen=True, kw_only=True):
     compute_capability: str | None = None
     mig: str | None = None
     threads: int | None = None
+    max_clock_hz: float | None = None
 
 
 class Peak(Record, frozen=True, kw_only=True):
@@ -74,6 +77,10 @@ class Peak(Record, frozen=True, kw_only=True):
         source: Document, benchmark or person that the figure comes from.
         provenance: ``datasheet``, ``derived``, ``measured`` or ``given``.
         device: The device that it belongs to.
+        clock_hz: At which multiprocessors x FLOP per clock give ``flops_per_s``; ``None`` where
+            that is not known. A device that holds another clock can do proportionally more or less.
+        uncertainty: Of a derived figure, as a fraction: the true one may be so much lower or
+            higher; ``None`` where none can be stated.
     """
 
     flops_per_s: float
@@ -81,6 +88,8 @@ class Peak(Record, frozen=True, kw_only=True):
     source: str = "whoever made this Peak"
     provenance: Provenance = "given"
     device: str = ""
+    clock_hz: float | None = None
+    uncertainty: float | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.flops_per_s < float("inf")):

@@ -36,11 +36,17 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
 
 
 class PeakEntry(Record, frozen=True, kw_only=True, tag="peak"):
-    """The peak used for one dtype, or the reason why there is none."""
+    """The peak used for one dtype, or the reason why there is none.
+
+    Attributes:
+        measured: What this very device was measured to sustain, if it was, where ``peak`` is
+            something else.
+    """
 
     dtype: str
     peak: Peak | None = None
     unknown: str = ""
+    measured: Peak | None = None
 
 
 class CountEntry(Record, frozen=True, kw_only=True, tag="count"):
@@ -92,6 +98,59 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     memory_bytes: int | None = None
 
 
+class Telemetry(Record, frozen=True, kw_only=True, tag="telemetry"):
+    """What the device did by its own account, over the samples of about one window.
+
+    Means over time unless said otherwise; shares are fractions. ``None`` is not known, and
+    ``absent`` says why. Samples that a pause overlaps are not among them.
+
+    Attributes:
+        after_step: Steps completed when it was taken.
+        samples: How many it is made of.
+        time_s: Seconds that they cover.
+        gpu_util: NVML's GPU-Util: the share of the time in which any kernel ran, however small.
+        cpu_util: On a CPU: busy time of the CPUs that the process may use, by any process.
+        sm_active: Multiprocessors with at least one warp in flight (GPM, Hopper and newer).
+        tensor_active: Tensor pipes that are busy (GPM).
+        dram_active: Device memory's bandwidth in use (GPM).
+        sm_clock_hz, memory_clock_hz: The clocks that were held.
+        sm_clock_min_hz: The lowest of them.
+        power_w: Power drawn; ``power_limit_w`` is the limit in force, ``power_default_w`` the
+            card's own.
+        temperature_c: The highest, in degrees Celsius.
+        throttle: Reason -> share of the samples in which it held the clock down.
+        memory_used_bytes: On the whole device, by all processes; the highest.
+        pcie_rx_bytes_per_s, pcie_tx_bytes_per_s: Into and out of the device.
+        nvlink_rx_bytes_per_s, nvlink_tx_bytes_per_s: Likewise, over all links.
+        other_processes: Processes with a context on the device besides this one; the most.
+        absent: Name of a field -> why it is not known.
+    """
+
+    after_step: int
+    samples: int
+    time_s: float
+    gpu_util: float | None = None
+    cpu_util: float | None = None
+    sm_active: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    sm_clock_hz: float | None = None
+    sm_clock_min_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    temperature_c: float | None = None
+    throttle: dict[str, float] = msgspec.field(default_factory=dict)
+    memory_used_bytes: int | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    other_processes: int | None = None
+    absent: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class Pause(Record, frozen=True, kw_only=True, tag="pause"):
     """Wall time that belongs to no step: ``init``, ``eval``, ``checkpoint``, or any name.
 
@@ -118,7 +177,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     notes: tuple[str, ...] = ()
 
 
-Entry = Header | PeakEntry | CountEntry | Window | Pause | End
+Entry = Header | PeakEntry | CountEntry | Window | Telemetry | Pause | End
 """One line of a run file."""
 
 
@@ -128,6 +187,7 @@ class Run(Record, frozen=True, kw_only=True):
     Attributes:
         peaks: By dtype.
         counts: By count id.
+        telemetry: What the device did meanwhile, in order.
         end: ``None`` while the run goes on, or when its process was killed.
         notes: What the reader found (a line cut short, say).
     """
@@ -137,6 +197,7 @@ class Run(Record, frozen=True, kw_only=True):
     counts: dict[int, CountEntry] = msgspec.field(default_factory=dict)
     windows: tuple[Window, ...] = ()
     pauses: tuple[Pause, ...] = ()
+    telemetry: tuple[Telemetry, ...] = ()
     end: End | None = None
     notes: tuple[str, ...] = ()
 
@@ -193,6 +254,7 @@ class Run(Record, frozen=True, kw_only=True):
             counts={e.id: e for e in entries if isinstance(e, CountEntry)},
             windows=tuple(e for e in entries if isinstance(e, Window)),
             pauses=tuple(e for e in entries if isinstance(e, Pause)),
+            telemetry=tuple(e for e in entries if isinstance(e, Telemetry)),
             end=end[-1] if end else None,
             notes=notes,
         )

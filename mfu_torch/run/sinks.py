@@ -7,11 +7,14 @@ import textwrap
 from typing import Protocol, TextIO
 
 from mfu_torch.figures import ABOVE_PEAK, Figures
-from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry
+from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry, Telemetry
 from mfu_torch.units import percent, scaled, seconds
 
 COLUMNS = 100
 _INDENT = " " * 6
+
+WORTH_SAYING = 0.1
+"""Share of a window's samples in which something held the clock down, to be said on the console."""
 
 
 class Sink(Protocol):
@@ -40,6 +43,7 @@ class ConsoleSink:
         self._attention: Attention = "full"
         self._said: set[str] = set()
         self._uncounted: set[str] = set()
+        self._throttled: set[str] = set()
         self._broken = False
 
     def write(self, record: Entry | Figures) -> None:
@@ -63,6 +67,12 @@ class ConsoleSink:
             if new:
                 self._uncounted.update(new)
                 self._once(f"not counted, no FLOP formula: {', '.join(new)}")
+
+        elif isinstance(record, Telemetry):
+            for reason, share in record.throttle.items():
+                if share >= WORTH_SAYING and reason not in (*self._throttled, "idle"):
+                    self._throttled.add(reason)
+                    self._once(f"the clock is held down: {reason}, {percent(share)} of the samples")
 
     def close(self) -> None:
         """Leave the stream open: it belongs to whoever gave it."""

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mfu_torch.figures import Figures
 from mfu_torch.integrations.tensorboard import TensorBoardSink
-from mfu_torch.records import CountEntry, Entry, PeakEntry
+from mfu_torch.records import CountEntry, Entry, PeakEntry, Telemetry
 
 TEXT = "mfu/how_computed/text_summary"
 
@@ -144,3 +144,28 @@ def test_the_text_is_written_again_only_when_it_changed(tmp_path: Path) -> None:
 
 def test_a_run_without_a_window_has_its_text_all_the_same(tmp_path: Path) -> None:
     assert [step for step, _ in texts(events(tmp_path, header()))] == [0]
+
+
+def test_what_the_device_did_is_under_device(tmp_path: Path) -> None:
+    seen = Telemetry(
+        after_step=40,
+        samples=10,
+        time_s=10.0,
+        gpu_util=0.75,
+        tensor_active=0.5,
+        sm_clock_hz=1.5e9,
+        power_w=698.0,
+        throttle={"power cap": 0.25},
+    )
+    read = events(tmp_path, header(), seen)
+    assert {
+        tag: (event.step, event.value)
+        for tag in read.Tags()["scalars"]
+        for event in read.Scalars(tag)
+    } == {
+        "device/gpu_util": (40, 0.75),
+        "device/tensor_active": (40, 0.5),
+        "device/sm_clock_mhz": (40, 1500.0),
+        "device/power_w": (40, 698.0),
+        "device/throttle_power_cap": (40, 0.25),
+    }

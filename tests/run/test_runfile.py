@@ -159,12 +159,12 @@ def test_a_record_that_lacks_a_field_is_broken(tmp_path: Path) -> None:
 
 def test_records_of_a_later_version_are_left_out_with_one_note(tmp_path: Path) -> None:
     path = write(tmp_path, entries()[:4])
-    more = b'{"type":"telemetry","power_w":[700]}\n'
+    more = b'{"type":"forecast","power_w":[700]}\n'
     path.write_bytes(path.read_bytes() + 3 * more + b'{"type":"end","wall_s":2,"reason":"x"}\n')
     made = read_run(path)
     assert made.end == End(wall_s=2.0, reason="x")
     assert made.notes == (
-        "line 5 and 2 more left out: record 'telemetry' is not known to this version",
+        "line 5 and 2 more left out: record 'forecast' is not known to this version",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from samples import count, header, peak
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import End, Entry, Pause, PeakEntry
+from mfu_torch.records import End, Entry, Pause, PeakEntry, Telemetry
 from mfu_torch.run.sinks import ConsoleSink, Sink
 
 
@@ -167,3 +167,18 @@ def test_a_name_that_the_stream_cannot_encode_is_replaced() -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii")
     ConsoleSink(stream).write(now(mfu=None, absent={"mfu": "Größe"}))
     assert b"MFU unknown: Gr??e" in raw.getvalue()
+
+
+def throttled(**shares: float) -> Telemetry:
+    return Telemetry(after_step=10, samples=10, time_s=10.0, throttle=shares)
+
+
+def test_what_holds_the_clock_down_is_said_once() -> None:
+    assert printed(
+        throttled(thermal=0.05, idle=0.9),
+        throttled(thermal=0.1, power=0.87),
+        throttled(thermal=0.5, power=0.95),
+    ) == [
+        "the clock is held down: thermal, 10.0 % of the samples",
+        "the clock is held down: power, 87.0 % of the samples",
+    ]
