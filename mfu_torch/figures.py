@@ -349,6 +349,8 @@ def _rate(steady: Sequence[Step], name: str, time_s: float) -> float | str:
     amounts = [getattr(step, name) for step in steady]
     if any(amount is None for amount in amounts):
         return f"{NOT_GIVEN} {name}="
+    if min(amounts) < 0:
+        return f"Meter.step was given {name}={min(amounts)}; expected how many were trained on"
     return rate_per_s(sum(amounts), time_s)
 
 

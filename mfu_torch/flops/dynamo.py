@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType, TracebackType
@@ -14,6 +15,15 @@ from torch import nn
 from mfu_torch.flops.calls import compiled_call
 
 _ENTRY = "_callback_from_stance"
+
+
+def import_what_counting_needs() -> None:
+    """Import the parts of torch that counting uses and torch itself imports late.
+
+    They take a second or two, which inside of a step would be the step's.
+    """
+    importlib.import_module("torch._dynamo.eval_frame")
+    importlib.import_module("torch.utils.flop_counter")
 
 
 def is_compiled(model: nn.Module) -> bool:

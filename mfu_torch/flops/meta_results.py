@@ -34,6 +34,8 @@ OTHER_OPS = frozenset(
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _CONSTANTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
+_has_names = getattr(torch.Tensor, "has_names", lambda _: False)  # gone from torch 2.13
+
 Key = tuple[Any, ...]
 
 
@@ -62,7 +64,7 @@ class MetaResults:
 
     def keep(self, key: Key, result: Any, elements: int) -> None:
         """Remember a result, if it is a tensor of its own that can be made again."""
-        if type(result) is not torch.Tensor or _part(result) is None or len(self._known) == MOST:
+        if type(result) is not torch.Tensor or _part(result) is None or len(self._known) >= MOST:
             return
         metadata = Metadata(result.size(), result.stride(), result.dtype, elements)
         made = metadata.tensor()
@@ -102,7 +104,7 @@ def _part(value: Any) -> Any:
     if kind in _PLAIN:
         if not value.is_meta or value.layout is not torch.strided or value.is_nested:
             return None
-        if value.is_complex():  # may be a conjugate that is still to be taken
+        if value.is_complex() or _has_names(value):  # a conjugate may still have to be taken
             return None
         return value.size(), value.stride(), value.dtype
     if kind in _CONSTANTS:

@@ -11,7 +11,7 @@ import torch
 from audit import Audit, linear
 from torch import nn
 
-from mfu_torch.flops.live.gaps import JOINED, UNTOLD, Gaps, forwards
+from mfu_torch.flops.live.gaps import BLIND, JOINED, UNTOLD, Gaps, forwards
 from mfu_torch.flops.live.microbatches import Piece
 from mfu_torch.records import FlopCount, FlopTerm
 
@@ -87,6 +87,76 @@ def test_frozen_and_unused_parameters_do_not_stand_for_a_backward(tmp_path: Path
     audit.assert_right()
 
 
+@pytest.mark.parametrize("how", [{"foreach": True}, {"fused": True}], ids=str)
+def test_optimizers_that_leave_no_trace_of_their_own_hide_no_gap(
+    how: dict[str, bool], tmp_path: Path
+) -> None:
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.AdamW(model.parameters(), **how)
+    audit = Audit(model, tmp_path)
+    for kind in "cccs" + 20 * "s" + 5 * "c":
+
+        def step(work: Callable[[nn.Module], Any] = WORK[kind][0]) -> None:
+            work(model)
+            step_to(optimizer, True)
+
+        audit.step(step, WORK[kind][1])
+    audit.assert_right()
+
+
+def test_updates_that_clear_the_gradients_between_forward_and_backward(tmp_path: Path) -> None:
+    # The memory of a gradient that was freed is that of the next one, at the same version.
+    model = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def update(x: torch.Tensor) -> None:
+        loss = model(x).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    audit = Audit(model, tmp_path)
+    for _ in range(60):
+        audit.step(lambda: (update(A), update(B), update(A)), 2 * linear(4) + linear(8))
+    run = audit.assert_right()
+    assert sum(step.excluded == "FLOPs were being counted" for step in run.steps) <= 5
+
+
+def test_an_expert_that_no_token_went_to_does_not_hide_a_backward(tmp_path: Path) -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Parameter(torch.ones(()))
+            self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+            self.chosen = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.router * self.experts[self.chosen](x)
+
+    model = Routed()
+    audit = Audit(model, tmp_path)
+    for number, kind in enumerate("sss" + 12 * "cs"):
+        model.chosen = 2 if number < 3 else number % 2
+        audit.step(lambda work=WORK[kind][0]: work(model), WORK[kind][1])  # type: ignore[misc]
+    audit.assert_right()
+
+
+def test_where_no_gradient_tells_the_counts_say_so(tmp_path: Path) -> None:
+    model = nn.Linear(16, 16)
+
+    def taken_away() -> None:
+        for x in (A, B):
+            model(x).sum().backward()
+            model.zero_grad()  # kept elsewhere, as some optimizers in the backward do
+
+    audit = Audit(model, tmp_path)
+    for _ in range(8):
+        audit.step(taken_away, linear(4) + linear(8))
+    run = audit.assert_right()
+    counts = [run.count_of(step) for step in run.steps]
+    assert all(isinstance(count, FlopCount) and BLIND in count.notes for count in counts)
+
+
 # --- by itself -------------------------------------------------------------------------------
 
 
@@ -132,6 +202,20 @@ def test_gaps_are_learned_from_counted_steps() -> None:
     assert uncounted(gaps, [nothing, backward]) == [0, JOINED, 1]
     assert uncounted(gaps, [backward, nothing, backward]) == [0, 1, JOINED, 2]
     assert counted(gaps, [nothing, backward], [False, True]) == [0, JOINED, 1]
+
+
+def test_parameters_that_are_replaced_are_noticed() -> None:
+    model = nn.Linear(2, 2)
+
+    def backward() -> None:
+        model(torch.ones(1, 2)).sum().backward()
+
+    gaps = Gaps([model])
+    assert counted(gaps, [backward, backward], [True, True]) == [0, 1]
+    assert uncounted(gaps, [backward, backward]) == [0, 1]
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    assert uncounted(gaps, [backward, backward]) == [0, UNTOLD, 1]
+    assert counted(gaps, [lambda: None, backward], [False, True]) == [0, JOINED, 1]
 
 
 def test_where_no_parameter_tells_nothing_is_said() -> None:

@@ -73,7 +73,8 @@ class LiveCounter:
         self._structure = Structure(models)
         self._watches = [CallWatch(model, self._on_forward) for model in models]
         self._graphs = self._graphs_before = 0
-        self._known = KnownCounts(on_count, lambda: self._structure.note)
+        self._gaps = Gaps(self._models)
+        self._known = KnownCounts(on_count, lambda: (self._structure.note, self._gaps.remark))
         self._micro = self._known.micro
         self._known.hidden = not models
         # What is to be counted next.
@@ -97,7 +98,6 @@ class LiveCounter:
         self._excluded = ""
         self._depth = 0
         self._calls: list[int] = []
-        self._gaps = Gaps(self._models)
         self._count = CountedStep()
 
     def attach(self) -> None:
@@ -146,7 +146,8 @@ class LiveCounter:
         graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
-            self._excluded = self._excluded or why.COMPILING
+            # Compiling takes longer than counting, where one step does both.
+            self._excluded = why.COMPILING
         calls = self._calls
         if not counted and not failed and len(calls) == 1:
             ids = self._micro.alone.get(calls[0])

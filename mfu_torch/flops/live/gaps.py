@@ -4,19 +4,30 @@
     forward 1           | forward 2, backward     one piece of work: a contrastive loss, a GAN
 
 The calls are the same, the work is not. What tells them apart is the trace that a backward leaves
-in the gradients. Which parameter shows it after every backward, and only then, is learned from the
-steps that are counted, where it is known what ran. From then on that one parameter is looked at,
-and only in loops that call the models more than once a step.
+in the gradients. Which parameters show it after a backward, and only then, is learned from the
+steps that are counted, where it is known what ran. From then on a few of them are looked at, and
+only in loops that call the models more than once a step. Where none tells (gradients that are
+kept elsewhere, or taken away at once), the counts say so.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+import weakref
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from mfu_torch.flops.live.microbatches import Piece
+
+WATCHED = 8
+"""Parameters that are looked at: one alone may be of an expert that no token went to."""
+
+BLIND = (
+    "whether a backward ran between the forward calls of a step cannot be told from the gradients "
+    "here: if it does on some steps and not on others, a step that was not counted itself can have "
+    "the count of the other kind"
+)
 
 JOINED = -2
 """In a step's calls: no backward ran between the call before and the one after."""
@@ -27,34 +38,52 @@ UNTOLD = -3
 GAPS = frozenset({JOINED, UNTOLD})
 
 
+_Mark = tuple[weakref.ref[Tensor], int] | None
+"""A gradient, by identity (its memory may be another's by now), and how often it was written."""
+
+_Parameter = weakref.ref[Tensor]
+
+
 class Gaps:
     """Finds what is between the forward calls of a step.
 
     Args:
         models: Whose calls they are.
+
+    Attributes:
+        remark: What has to be said of counts from here on.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.remark = ""
         self._watching = False  # looks at steps that are not counted
+        self._lost = False  # the parameters that told are gone; others have to be found
         self._models = models
-        self._telling: list[Tensor] | None = None  # parameters that told right so far
-        self._marks: list[list[Hashable]] = []  # of a counted step: all of them, at each call
-        self._before: Hashable = None
+        self._telling: list[_Parameter] | None = None  # all that told right so far
+        self._watched: list[_Parameter] = []  # a few of them
+        self._marks: list[list[_Mark]] = []  # of a counted step: of all that tell, at each call
+        self._before: list[_Mark] = []
 
     def forget(self) -> None:
         """The parameters are others now, or train otherwise."""
-        self._telling, self._marks = None, []
+        self.remark = ""
+        self._telling, self._watched, self._marks = None, [], []
 
     def note(self, calls: list[int], *, counted: bool) -> None:
         """A forward call begins; what is between it and the one before is added to ``calls``."""
         if counted:
             self.mark()
-        elif self._telling and (calls or self._watching):
-            before, self._before = self._before, _mark(self._telling[-1])
-            if calls and not self._watching:
+        elif (self._watched or self._lost) and (calls or self._watching):
+            before, self._before = self._before, [_mark(one) for one in self._watched]
+            if any(one() is None for one in self._watched):
+                self.forget()  # the model has other parameters now
+                self._lost = True
+            if calls and self._lost:
+                calls.append(UNTOLD)
+            elif calls and not self._watching:
                 self._watching = True
                 calls.append(UNTOLD)  # the first call of this step was not looked at
-            elif calls and before == self._before:
+            elif calls and not any(map(_differ, before, self._before)):
                 calls.append(JOINED)
 
     def start_counted(self) -> None:
@@ -62,11 +91,13 @@ class Gaps:
         self._marks = []
         if self._telling is None:
             parameters = [p for model in self._models for p in model.parameters()]
-            self._telling = [p for p in parameters if p.requires_grad and not p.is_inference()]
+            self._telling = [
+                weakref.ref(p) for p in parameters if p.requires_grad and not p.is_inference()
+            ]
 
     def mark(self) -> None:
         """In a step that is counted a forward call begins, or it ends."""
-        self._marks.append([_mark(parameter) for parameter in self._telling or ()])
+        self._marks.append([_mark(one) for one in self._telling or ()])
 
     def learn(self, calls: list[int], pieces: Sequence[Piece]) -> list[int]:
         """A step was counted: its calls, with what is between them.
@@ -80,10 +111,14 @@ class Gaps:
         whole = len(ran) == len(calls) == len(marks) - 1  # no call raised, or was left out
         if not calls or not whole or not self._telling:
             return calls
-        self._watching = self._watching or len(calls) > 1
+        several, self._lost = len(calls) > 1, False
         told = [_tells(of_one, ran) for of_one in zip(*marks, strict=True)]
-        self._telling = [p for p, right in zip(self._telling, told, strict=True) if right]
+        self._telling = [one for one, right in zip(self._telling, told, strict=True) if right]
+        stride = max(1, len(self._telling) // WATCHED)
+        self._watched = self._telling[::-1][::stride][:WATCHED]
+        self._watching = self._watching or several
         if not self._telling:
+            self.remark = BLIND if several or self._watching else ""
             return calls
         marked = calls[:1]
         for call, backward in zip(calls[1:], ran, strict=False):
@@ -91,18 +126,25 @@ class Gaps:
         return marked
 
 
-def _tells(marks: Sequence[Hashable], ran: Sequence[bool]) -> bool:
-    """Whether the marks of one parameter changed where a backward ran, and nowhere else."""
-    changed = [before != after for before, after in itertools.pairwise(marks)]
-    # After the last backward come the optimizer and zero_grad, which change the gradients, too.
-    return changed[:-1] == list(ran[:-1]) and changed[-1] >= ran[-1]
+def _tells(marks: Sequence[_Mark], ran: Sequence[bool]) -> bool:
+    """Whether the marks of one parameter changed where a backward ran, and nowhere else.
+
+    What comes after the last call says nothing: optimizer and zero_grad change gradients, too.
+    """
+    changed = [_differ(before, after) for before, after in itertools.pairwise(marks)]
+    return changed[:-1] == list(ran[:-1])
 
 
-def _mark(parameter: Tensor) -> Hashable:
-    gradient = parameter.grad
-    if gradient is None:  # so far, or again: an optimizer in the backward has used it already
-        return parameter._version
-    return id(gradient), gradient._version
+def _mark(parameter: _Parameter) -> _Mark:
+    alive = parameter()
+    gradient = None if alive is None else alive.grad
+    return None if gradient is None else (weakref.ref(gradient), gradient._version)
+
+
+def _differ(before: _Mark, after: _Mark) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return before[0]() is not after[0]() or before[1] != after[1]
 
 
 def forwards(calls: Sequence[int]) -> int:

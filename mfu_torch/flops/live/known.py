@@ -7,7 +7,7 @@ as unknown; when its count is found later, that is announced under the same id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 
@@ -39,7 +39,7 @@ class KnownCounts:
 
     Args:
         on_count: Called with each :class:`CountEntry`.
-        note: Called for what has to be said of a count that is announced; empty for nothing.
+        notes: Called for what has to be said of a count that is announced, as far as not empty.
 
     Attributes:
         micro: Counts of single forward calls, for steps that are sums of them.
@@ -47,12 +47,14 @@ class KnownCounts:
         hints: Hints of steps that were counted as a whole.
     """
 
-    def __init__(self, on_count: Callable[[CountEntry], None], note: Callable[[], str]) -> None:
+    def __init__(
+        self, on_count: Callable[[CountEntry], None], notes: Callable[[], Iterable[str]]
+    ) -> None:
         self.micro = MicroBatches(self)
         self.hidden = False
         self.hints: set[Hashable] = set()
         self._on_count = on_count
-        self._note = note
+        self._notes = notes
         self._counts: list[FlopCount | None] = []  # by id
         self._whole: dict[MadeOf, tuple[int, ...]] = {}  # steps that are not sums of their calls
         self._laws = ShapeLaws()
@@ -143,8 +145,8 @@ class KnownCounts:
 
     def publish(self, count: FlopCount, count_id: int | None = None) -> int:
         """Announce a count; with an id, one that was unknown so far."""
-        if note := self._note():
-            count = count + FlopCount(notes=(note,))
+        if notes := tuple(filter(None, self._notes())):
+            count = count + FlopCount(notes=notes)
         if count_id is None:
             count_id = len(self._counts)
             self._counts.append(count)

@@ -6,7 +6,7 @@ from torch import nn
 
 COUNTING = "FLOPs were being counted"
 COMPILING = "torch.compile was compiling"
-UNKNOWN = "FLOPs are not known"
+UNKNOWN = "FLOPs were not known yet"
 NOT_CALLED = (
     "the model given to Meter was not called in this step: all that ran in it was counted (is it "
     "the module that the loop calls?)"
@@ -20,10 +20,15 @@ REPLICAS = (
     "DistributedDataParallel, or give flops="
 )
 
-MODEL_NOT_CALLED = "the model given to Meter was not called in the step; the next one is counted"
-MET_COMPILED = "compiled code ran in the step; the next one is counted"
-NOT_BESIDE_COMPILED = "it cannot be counted beside compiled code; the next step runs eagerly for it"
-FROM_ITS_MIDDLE = "it cannot be counted from its middle on; the next one is counted from its start"
+MODEL_NOT_CALLED = "the model given to Meter was not called in a step; the next one is counted"
+MET_COMPILED = "compiled code ran in a step; the next one is counted"
+NOT_BESIDE_COMPILED = (
+    "a step cannot be counted beside compiled code; the next one runs eagerly to be counted"
+)
+FROM_ITS_MIDDLE = (
+    "a step of a kind that came up for the first time was not being counted when it began, and "
+    "cannot be from its middle on; the next one is counted from its start"
+)
 COMPILED_UNSEEN = "compiled code runs in it, and Meter was given no model"
 COMPILED_LATER = (
     "the model was compiled after Meter was given it, which hides its inputs (give Meter the "
