@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import FakeGpu
-from fakes import FakeNvml, ListSink, NVMLError_LibraryNotFound, NVMLError_NoPermission
+from fake_nvml import FakeGpu as NvmlGpu
+from fake_nvml import FakeNvml
+from fakes import ListSink
 
 from mfu_torch import Meter, detect_device, read_run
 from mfu_torch.figures import Figures
-from mfu_torch.peak import devices
+from mfu_torch.peak import nvml as peak_nvml
 from mfu_torch.records import CountEntry, Device, FlopCount, Header, Pause, PeakEntry, Step, Window
 
 H100 = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", index=0)
@@ -303,21 +305,23 @@ def nvml_of_another_package() -> Any:
 
 
 def nvml_without_driver() -> Any:
-    return FakeNvml(init_error=NVMLError_LibraryNotFound("NVML Shared Library Not Found"))
+    return FakeNvml(driver=False).module
 
 
 def nvml_not_permitted() -> Any:
-    return FakeNvml(init_error=NVMLError_NoPermission("Insufficient Permissions"))
+    fake = FakeNvml()
+    fake.fail("nvmlInit", "NO_PERMISSION")
+    return fake.module
 
 
 def nvml_that_does_not_know_the_gpu() -> Any:
-    return FakeNvml({"GPU-another": "NVIDIA L4"})
+    return FakeNvml(NvmlGpu(uuid="GPU-another", name="NVIDIA L4")).module
 
 
 @pytest.fixture
 def detectable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """``torch.cuda`` describes an H100; only this fixture's user may ask it."""
-    devices._warn_once.cache_clear()
+    peak_nvml.warn_once.cache_clear()
     properties = SimpleNamespace(
         name="NVIDIA H100 80GB HBM3", uuid=UUID, multi_processor_count=132, major=9, minor=0,
         total_memory=85_000_000_000, gcnArchName="",
@@ -328,7 +332,7 @@ def detectable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.version, "hip", None)
     yield
-    devices._warn_once.cache_clear()
+    peak_nvml.warn_once.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +356,7 @@ def test_without_nvml_there_is_one_warning_that_says_what_to_do_and_the_run_goes
     what_to_do: str,
     how: str,
 ) -> None:
-    monkeypatch.setattr("mfu_torch.peak.devices.pynvml", nvml())
+    monkeypatch.setattr(peak_nvml, "pynvml", nvml())
     with caplog.at_level(logging.WARNING):
         device = detect_device() if how == "detected by the user" else "cuda"
         loop = Loop(gpu, tmp_path, device=device)
@@ -379,8 +383,8 @@ def test_with_nvml_there_is_no_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    nvml = FakeNvml({f"GPU-{UUID}": "NVIDIA H100 80GB HBM3"})
-    monkeypatch.setattr("mfu_torch.peak.devices.pynvml", nvml)
+    nvml = FakeNvml(NvmlGpu(uuid=f"GPU-{UUID}"))
+    monkeypatch.setattr(peak_nvml, "pynvml", nvml.module)
     loop = Loop(gpu, tmp_path, device="cuda:0")
     loop.step(1.0)
     loop.meter.close()

@@ -20,6 +20,10 @@ def device_block(run: Run) -> Iterator[str]:
     What is adjusted (to the clock held, to the measured peak) stands beside MFU, never in it.
     """
     found = sampled(run)
+    if found is not None and not found.mean.samples:
+        reasons = dict.fromkeys(found.mean.absent.values())
+        yield from wrap(f"What the device did meanwhile is not known: {'; '.join(reasons)}")
+        found = None
     if found is not None:
         mean = found.mean
         over = "all steps, the excluded ones too" if found.all_steps else "steady windows"

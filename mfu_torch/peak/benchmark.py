@@ -11,24 +11,40 @@ synchronises with the device.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mfu_torch.peak.cache import CacheDir, peaks_path, read_peaks, write_peaks
-from mfu_torch.peak.cpu_time import clocks, limiting_quota, share_since, usable_cpus
+from mfu_torch.peak.cpu_time import (
+    BUSY,
+    clocks,
+    executor,
+    limiting_quota,
+    share_since,
+    usable_cpus,
+)
+from mfu_torch.peak.matmuls import (
+    FAILURES,
+    TORCH_DTYPES,
+    Run,
+    Shape,
+    first_line,
+    flops,
+    matmul,
+    mnk,
+    reduced_fp32,
+    timed,
+    torch_device,
+)
 from mfu_torch.peak.table import SUPPLY_PEAK, check_dtype
 from mfu_torch.records import Device, Peak, UnknownPeak
 
 if TYPE_CHECKING:
     import torch
 
-_Shape = tuple[int, int, int]
-
-# (m, k, n), smallest first, so that a slow dtype stops early. Squares, and tall operands as a
+# (m, n, k), smallest first, so that a slow dtype stops early. Squares, and tall operands as a
 # batch of tokens makes them.
-_CPU_SHAPES: tuple[_Shape, ...] = (
+_CPU_SHAPES: tuple[Shape, ...] = (
     (256, 256, 256),
     (512, 512, 512),
     (1024, 1024, 1024),
@@ -37,28 +53,19 @@ _CPU_SHAPES: tuple[_Shape, ...] = (
     (8192, 2048, 2048),
     (4096, 4096, 4096),
 )
-_GPU_SHAPES: tuple[_Shape, ...] = (
+_GPU_SHAPES: tuple[Shape, ...] = (
     (1024, 1024, 1024),
     (4096, 4096, 4096),
     (16384, 4096, 4096),
     (8192, 8192, 8192),
 )
 
-_TORCH_DTYPES = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "tf32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "int8": "int8",
-}
+_DTYPES = tuple(dtype for dtype in TORCH_DTYPES if dtype != "fp8")
+"""fp8 has no figure that a run could need quickly: GPUs that have it are in the table."""
 
 _TRIALS = 3
 """Calls of a shape of which the fastest decides whether the next larger one is tried: a single one
 may have met a pause of the scheduler."""
-
-_BUSY = 0.85
-"""A CPU measurement that got less than this share of the time it may have was disturbed."""
 
 _ROUNDS = 5
 """Measurements to make, at most, until one is not disturbed."""
@@ -70,21 +77,21 @@ the scheduler's time."""
 
 class _Trial(NamedTuple):
     flops_per_s: float
-    shape: _Shape
-    run: Callable[[], torch.Tensor]
+    shape: Shape
+    run: Run
     share: float = 1.0
 
 
 class _Best(NamedTuple):
     flops_per_s: float
-    shape: _Shape
+    shape: Shape
     repeats: int
     share: float = 1.0
 
     @property
     def disturbed(self) -> bool:
         """Whether the threads got too little of the CPU to show what it can do for them."""
-        return self.share < _BUSY
+        return self.share < BUSY
 
 
 def measured_peak(
@@ -107,30 +114,40 @@ def measured_peak(
             time; the message says why.
     """
     check_dtype(dtype)
+    kept = kept_peak(device, dtype, cache_dir=cache_dir)
+    if kept is not None:
+        return kept
     path = peaks_path(cache_dir)
-    reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
-    _check_measurable(device, dtype, reduced)
+    reduced = reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
     key = _key(device, dtype, reduced)
-    cached = read_peaks(path).get(key)
-    if cached is not None:
-        return cached
     peak = _measure(device, dtype, reduced, seconds)
     write_peaks(path, {**read_peaks(path), key: peak}, otherwise="the next process measures again")
     return peak
 
 
+def kept_peak(device: Device, dtype: str, *, cache_dir: CacheDir = None) -> Peak | None:
+    """What :func:`measured_peak` found before and would give again; ``None`` if it would measure.
+
+    Raises:
+        UnknownPeak: If it cannot be measured on this device.
+    """
+    reduced = reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
+    _check_measurable(device, dtype, reduced)
+    return read_peaks(peaks_path(cache_dir)).get(_key(device, dtype, reduced))
+
+
 def forget_measured(device: Device, dtype: str, *, cache_dir: CacheDir = None) -> None:
     """Drop a kept measurement that turned out too low; the next run measures again."""
     path = peaks_path(cache_dir)
-    reduced = _reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
+    reduced = reduced_fp32(device) if dtype in ("fp32", "tf32") else ""
     kept = read_peaks(path)
     if kept.pop(_key(device, dtype, reduced), None) is not None:
         write_peaks(path, kept, otherwise=f"the {dtype} measurement in it stays in use")
 
 
 def _check_measurable(device: Device, dtype: str, reduced: str) -> None:
-    if dtype not in _TORCH_DTYPES:
-        raise _unknown(device, dtype, f"measured are only {', '.join(_TORCH_DTYPES)}")
+    if dtype not in _DTYPES:
+        raise _unknown(device, dtype, f"measured are only {', '.join(_DTYPES)}")
     if device.kind not in ("cuda", "rocm"):
         if dtype == "tf32":
             raise _unknown(device, dtype, f"a device of kind {device.kind!r} has no TF32")
@@ -148,44 +165,21 @@ def _check_measurable(device: Device, dtype: str, reduced: str) -> None:
         )
 
 
-def _reduced_fp32(device: Device) -> str:
-    """What fp32 matmuls really run in, if not fp32: ``"tf32"`` or ``"bf16"``."""
-    import torch
-
-    on_gpu = device.kind in ("cuda", "rocm")
-    backend = torch.backends.cuda if on_gpu else torch.backends.mkldnn
-    precision = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
-    if precision is None:  # torch < 2.9; later ones raise when both ways of setting it are mixed
-        precision = {"high": "tf32", "medium": "tf32" if on_gpu else "bf16"}.get(
-            torch.get_float32_matmul_precision(), "ieee"
-        )
-    return "" if precision in ("none", "ieee") else str(precision)
-
-
 def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
     import torch
 
-    kind = "cuda" if device.kind == "rocm" else device.kind  # torch's word for both
-    where = torch.device(kind, device.index or 0)
+    where = torch_device(device)
     shapes = _CPU_SHAPES if device.kind == "cpu" else _GPU_SHAPES
     try:
         # The user's autocast would run the operands in another dtype.
         with torch.no_grad(), torch.autocast(where.type, enabled=False):
             best = _undisturbed(shapes, dtype, where, usable_cpus(device), seconds)
-    # What torch raises where a dtype has no kernel, or the build has no such device, differs by
-    # backend and version; AttributeError: no torch._int_mm.
-    except (RuntimeError, NotImplementedError, TypeError, AssertionError, AttributeError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise _unknown(device, dtype, f"the matmul failed: {reason}") from error
+    except FAILURES as error:
+        raise _unknown(device, dtype, f"the matmul failed: {first_line(error)}") from error
     if best.disturbed:
         raise UnknownPeak(_why_disturbed(device, dtype, best.share))
-    executor = device.name
-    if device.kind == "cpu":
-        executor = f"{torch.get_num_threads()} threads"
-        executor += f" with {quota}" if (quota := limiting_quota()) else ""
-    size = "x".join(str(extent) for extent in best.shape)
-    source = f"{dtype} matmul {size} on {executor}, torch {torch.__version__}, best of "
-    source += str(best.repeats)
+    source = f"{dtype} matmul {mnk(best.shape)} on {executor(device)}, "
+    source += f"torch {torch.__version__}, best of {best.repeats}"
     if reduced:
         source += f", run as {reduced}"
     return Peak(
@@ -198,7 +192,7 @@ def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
 
 
 def _undisturbed(
-    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
+    shapes: tuple[Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
 ) -> _Best:
     """The first measurement that other work did not disturb, or else the least disturbed."""
     tries: list[_Best] = []
@@ -210,7 +204,7 @@ def _undisturbed(
 
 
 def _best_of(
-    shapes: tuple[_Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
+    shapes: tuple[Shape, ...], dtype: str, where: torch.device, cpus: float | None, seconds: float
 ) -> _Best:
     """Try each shape once in half of the time; repeat the fastest in the rest."""
     begin_s = time.perf_counter()
@@ -218,7 +212,7 @@ def _best_of(
     for shape in shapes:
         left_s = begin_s + seconds / 2 - time.perf_counter()
         # A warm-up and the trials have to fit into what is left.
-        cost = (1 + _TRIALS) * _flops(shape)
+        cost = (1 + _TRIALS) * flops(shape)
         if fastest is not None and cost / fastest.flops_per_s > left_s:
             break
         try:
@@ -236,73 +230,22 @@ def _best_of(
     return best._replace(share=min(best.share, trial.share))
 
 
-def _try(shape: _Shape, dtype: str, where: torch.device, cpus: float | None) -> _Trial:
-    run = _matmul(shape, dtype, where)
+def _try(shape: Shape, dtype: str, where: torch.device, cpus: float | None) -> _Trial:
+    run = matmul(shape, dtype, where)
     run()  # the first call builds kernels and allocates workspaces
     begin = clocks()
-    fastest_s = min(_timed(run, 1, where) for _ in range(_TRIALS))
-    return _Trial(_flops(shape) / fastest_s, shape, run, share_since(begin, cpus))
+    fastest_s = min(timed(run, 1, where) for _ in range(_TRIALS))
+    return _Trial(flops(shape) / fastest_s, shape, run, share_since(begin, cpus))
 
 
 def _repeat(trial: _Trial, where: torch.device, cpus: float | None, deadline_s: float) -> _Best:
-    flops = _flops(trial.shape)
-    calls = max(1, int(_REPEAT_S * trial.flops_per_s / flops))
+    once = flops(trial.shape)
+    calls = max(1, int(_REPEAT_S * trial.flops_per_s / once))
     best, repeats, begin = 0.0, 0, clocks()
     while repeats == 0 or time.perf_counter() < deadline_s:
-        best = max(best, flops * calls / _timed(trial.run, calls, where))
+        best = max(best, once * calls / timed(trial.run, calls, where))
         repeats += 1
     return _Best(best, trial.shape, repeats, share_since(begin, cpus))
-
-
-def _flops(shape: _Shape) -> int:
-    m, k, n = shape  # (m, k) @ (k, n)
-    return 2 * m * k * n
-
-
-def _matmul(shape: _Shape, dtype: str, where: torch.device) -> Callable[[], torch.Tensor]:
-    import torch
-
-    m, k, n = shape
-    # A generator of its own leaves the user's random numbers as they are; random operands,
-    # because constant ones let a GPU draw less power and clock higher than training does.
-    random = torch.Generator(device=where)
-    random.manual_seed(0)
-    if dtype == "int8":
-        whole = functools.partial(
-            torch.randint, -8, 8, generator=random, dtype=torch.int8, device=where
-        )
-        # The second operand is column-major: cuBLASLt's int8 kernels want it so.
-        a, b = whole(size=(m, k)), whole(size=(n, k)).t()
-        return lambda: torch._int_mm(a, b)
-    exact = getattr(torch, _TORCH_DTYPES[dtype])
-    a = torch.randn(m, k, generator=random, device=where, dtype=torch.float32).to(exact)
-    b = torch.randn(k, n, generator=random, device=where, dtype=torch.float32).to(exact)
-    out = torch.empty(m, n, device=where, dtype=exact)
-    return lambda: torch.mm(a, b, out=out)
-
-
-def _timed(run: Callable[[], object], calls: int, where: torch.device) -> float:
-    """Seconds that ``calls`` runs take on the device."""
-    import torch
-
-    if where.type == "cuda":
-        with torch.cuda.device(where):
-            start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            start.record()
-            for _ in range(calls):
-                run()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) / 1e3
-    if where.type == "mps":
-        torch.mps.synchronize()
-    begin_s = time.perf_counter()
-    for _ in range(calls):
-        run()
-    if where.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter() - begin_s
 
 
 def _key(device: Device, dtype: str, reduced: str) -> str:

@@ -17,6 +17,10 @@ _ALONE = 0.05
 """The other threads of the process, when they got less than this share of what the measuring one
 got, had nothing to do: not every dtype has a kernel that uses them all."""
 
+BUSY = 0.85
+"""A CPU measurement whose threads got less than this share of the time they may have was disturbed
+by other work."""
+
 Clocks = tuple[float, float, float]
 """Seconds that passed, that the process got of the CPU, and that this thread got of it."""
 
@@ -57,6 +61,16 @@ def limiting_quota() -> str:
 
     quota = cpu_quota()
     return f"a CPU quota of {quota:.3g}" if quota and quota < torch.get_num_threads() else ""
+
+
+def executor(device: Device) -> str:
+    """What runs a matmul, in words: the device's name; of a CPU the threads, and their quota."""
+    import torch
+
+    if device.kind != "cpu":
+        return device.name
+    threads = f"{torch.get_num_threads()} threads"
+    return f"{threads} with {quota}" if (quota := limiting_quota()) else threads
 
 
 @functools.cache

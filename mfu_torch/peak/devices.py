@@ -1,46 +1,29 @@
 """What is there: the accelerator or CPU that a process trains on, as a :class:`Device`.
 
-torch says most of it. NVML, which only this module imports, adds what torch lacks; it is opened
-by UUID, because torch's indices (after ``CUDA_VISIBLE_DEVICES``) are not NVML's. A device is
-described with or without NVML: what went wrong is data (:class:`Nvml`), logged once with what to
-do about it.
+torch says most of it; NVML adds what torch lacks: the MIG profile and the highest clock. A device
+is described with or without NVML: what went wrong there is logged once, with what to do about it.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
 import platform
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from mfu_torch.peak.nvml import (
+    max_sm_clock_hz,
+    mig_profile,
+    nvml_handle,
+    nvml_mig_profile,
+    warn_once,
+)
 from mfu_torch.records import Device
-
-try:
-    import pynvml
-except ImportError:
-    pynvml = None
-
-logger = logging.getLogger(__name__)
 
 KINDS = ("cuda", "rocm", "mps", "cpu")
 """Kinds of device, the ones to prefer first."""
-
-
-class Nvml(NamedTuple):
-    """NVML's handle for one GPU, or the reason why there is none.
-
-    Attributes:
-        handle: For the ``nvml...`` calls; ``None`` if there is a problem.
-        problem: What went wrong and what to do; empty if nothing did.
-    """
-
-    handle: Any | None = None
-    problem: str = ""
 
 
 def detect_device(index: int | None = None, kind: str | None = None) -> Device:
@@ -65,61 +48,18 @@ def detect_device(index: int | None = None, kind: str | None = None) -> Device:
     return _mps() if kind == "mps" else _cpu()
 
 
-def nvml_handle(device: Device) -> Nvml:
-    """Open NVML for an NVIDIA GPU, found by its UUID.
+def devices_here() -> tuple[Device, ...]:
+    """All that torch can use on this machine; first the one that it would take, last the CPU."""
+    import torch
 
-    NVML stays initialised until the process ends: handles are valid only so long, and whoever
-    samples clocks and power keeps them.
-    """
-    if device.kind != "cuda":
-        return Nvml(problem=f"NVML knows NVIDIA GPUs only, and {device.name} is none")
-    if pynvml is None:
-        return Nvml(problem="the module pynvml is missing; run: pip install nvidia-ml-py")
-    if not hasattr(pynvml, "nvmlDeviceGetHandleByUUID"):
-        where = getattr(pynvml, "__file__", "pynvml")
-        return Nvml(
-            problem=f"{where} is not NVIDIA's module; run: pip uninstall pynvml; "
-            "pip install --force-reinstall nvidia-ml-py"
-        )
-    if device.uuid is None:
-        return Nvml(problem="this torch gives no UUID to find the GPU by; update torch")
-    try:
-        pynvml.nvmlInit()
-        return Nvml(handle=_open(pynvml, device.uuid))
-    # OSError: the driver's library is there but cannot be loaded. AttributeError: a module that
-    # is incomplete. Every other failure is an NVMLError.
-    except (pynvml.NVMLError, AttributeError, OSError) as error:
-        return Nvml(problem=_explain(error))
-
-
-def _open(nvml: ModuleType, uuid: str) -> Any:
-    try:
-        return nvml.nvmlDeviceGetHandleByUUID(uuid)
-    except nvml.NVMLError:
-        # Whether torch reports the UUID of a MIG slice or of its GPU depends on the driver.
-        try:
-            return nvml.nvmlDeviceGetHandleByUUID("MIG-" + uuid.removeprefix("GPU-"))
-        except nvml.NVMLError:
-            pass
-        raise
-
-
-def _explain(error: Exception) -> str:
-    if type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
-        return (
-            f"NVIDIA's driver library cannot be opened ({error}); nvidia-smi must work here: "
-            "in a container, start it with --gpus and the capability 'utility'"
-        )
-    return f"NVML refused a call ({error}); does nvidia-smi show the GPU to this user?"
-
-
-@functools.cache
-def _warn_once(problem: str) -> None:
-    logger.warning(
-        "NVML is not available: %s. MFU is not affected; clocks, power and MIG profiles are "
-        "not reported.",
-        problem,
-    )
+    first = detect_device()
+    found = [first]
+    if first.kind in ("cuda", "rocm"):
+        others = [index for index in range(torch.cuda.device_count()) if index != first.index]
+        found += [detect_device(index, first.kind) for index in others]
+    if first.kind != "cpu":
+        found.append(detect_device(kind="cpu"))
+    return tuple(found)
 
 
 def _choose_kind(kind: str | None) -> str:
@@ -168,37 +108,26 @@ def _gpu(index: int | None, kind: str) -> Device:
         sm_count=properties.multi_processor_count,
         memory_bytes=properties.total_memory,
         compute_capability=architecture,
+        mig=mig_profile(properties.name) if kind == "cuda" else None,
+        max_clock_hz=_torch_clock_hz(properties),
     )
-    return _with_mig(device) if kind == "cuda" else device
+    return _with_nvml(device) if kind == "cuda" else device
 
 
-def _with_mig(device: Device) -> Device:
-    mig = _mig_profile(device.name)
+def _with_nvml(device: Device) -> Device:
     nvml = nvml_handle(device)
-    if mig is None and nvml.handle is not None:
-        mig, problem = _nvml_mig_profile(nvml.handle)
-        nvml = Nvml(nvml.handle, problem)
-    if nvml.problem:
-        _warn_once(nvml.problem)
-    return msgspec.structs.replace(device, mig=mig)
+    mig, problem = device.mig, nvml.problem
+    if mig is None:
+        mig, problem = nvml_mig_profile(nvml)
+    if problem:
+        warn_once(problem)
+    clock_hz = max_sm_clock_hz(nvml) or device.max_clock_hz
+    return msgspec.structs.replace(device, mig=mig, max_clock_hz=clock_hz)
 
 
-def _nvml_mig_profile(handle: Any) -> tuple[str | None, str]:
-    try:
-        if not pynvml.nvmlDeviceIsMigDeviceHandle(handle):
-            return None, ""
-        name = pynvml.nvmlDeviceGetName(handle)
-    except (pynvml.NVMLError, AttributeError) as error:  # as in nvml_handle
-        if type(error).__name__ in ("NVMLError_NotSupported", "NVMLError_FunctionNotFound"):
-            return None, ""  # a GPU or driver without MIG has no profile to report
-        return None, _explain(error)
-    return _mig_profile(name.decode() if isinstance(name, bytes) else name), ""
-
-
-def _mig_profile(name: str) -> str | None:
-    """``"NVIDIA A100-SXM4-40GB MIG 1g.5gb"`` -> ``"1g.5gb"``."""
-    _, found, profile = name.partition(" MIG ")
-    return profile.strip() if found else None
+def _torch_clock_hz(properties: Any) -> float | None:
+    khz = getattr(properties, "clock_rate", None)  # absent from older torch
+    return khz * 1e3 if khz else None
 
 
 def _mps() -> Device:

@@ -1,4 +1,7 @@
-"""Which peak a run divides by: what the user gave, else the table, else (CPU) a measurement.
+"""Which peak a run divides by.
+
+In this order: what the user gave, a user table, the built-in table, arithmetic, and, on a CPU,
+a measurement in place of the last two.
 
 A peak that is not known is a reason, not an error: a run without one reports FLOP/s and no MFU.
 """
@@ -7,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Real
+from typing import Protocol
 
-from mfu_torch.peak.benchmark import measured_peak
+from mfu_torch.peak.benchmark import kept_peak, measured_peak
 from mfu_torch.peak.cache import CacheDir
-from mfu_torch.peak.table import DTYPES, SUPPLY_PEAK, check_dtype, peak_for
+from mfu_torch.peak.names import unknown
+from mfu_torch.peak.saved import saved_peak
+from mfu_torch.peak.table import DTYPES, SUPPLY_PEAK, check_dtype, peak_for, user_peak
+from mfu_torch.peak.user_table import TablePaths, UserTableError
 from mfu_torch.records import Device, Peak, PeakEntry, UnknownPeak
 from mfu_torch.units import parse_flops_per_s
 
@@ -21,8 +28,16 @@ Given = GivenPeak | Mapping[str, GivenPeak] | None
 """What ``peak=`` accepts: a figure for every dtype, or one for each dtype by name."""
 
 
+class _Measure(Protocol):
+    def __call__(self, device: Device, dtype: str, *, cache_dir: CacheDir) -> Peak: ...
+
+
 def resolve_peak(
-    device: Device, dtype: str, given: Given = None, cache_dir: CacheDir = None
+    device: Device,
+    dtype: str,
+    given: Given = None,
+    cache_dir: CacheDir = None,
+    table: TablePaths = None,
 ) -> PeakEntry:
     """The peak of a device for one dtype, or the reason why there is none.
 
@@ -32,15 +47,44 @@ def resolve_peak(
         given: What the user passed as ``peak=``. A number or text holds for every dtype, a
             :class:`Peak` for its own only; dtypes that a mapping leaves out are looked up.
         cache_dir: Of measured peaks, see :func:`measured_peak`.
+        table: User tables, see :func:`peak_for`. One that is not valid gives no peak: the reason
+            is its error.
 
     Raises:
         ValueError, TypeError: If ``given`` is not a peak, as in :func:`check_given`.
     """
     check_given(given)
+    return _entry(device, dtype, given, cache_dir, table, measured_peak)
+
+
+def look_up_peak(
+    device: Device, dtype: str, cache_dir: CacheDir = None, table: TablePaths = None
+) -> PeakEntry:
+    """What :func:`resolve_peak` would give, without measuring anything."""
+    return _entry(device, dtype, None, cache_dir, table, _kept)
+
+
+def _kept(device: Device, dtype: str, *, cache_dir: CacheDir) -> Peak:
+    peak = kept_peak(device, dtype, cache_dir=cache_dir)
+    if peak is None:
+        raise unknown(device, dtype, "not measured here yet; the first run that needs it does that")
+    return peak
+
+
+def _entry(
+    device: Device,
+    dtype: str,
+    given: Given,
+    cache_dir: CacheDir,
+    table: TablePaths,
+    measure: _Measure,
+) -> PeakEntry:
+    measured = saved_peak(device, dtype, cache_dir) if dtype in DTYPES else None
     try:
-        return PeakEntry(dtype=dtype, peak=_resolve(device, dtype, given, cache_dir))
-    except UnknownPeak as error:
-        return PeakEntry(dtype=dtype, unknown=str(error))
+        peak = _resolve(device, dtype, given, cache_dir, table, measure)
+    except (UnknownPeak, UserTableError) as error:
+        return PeakEntry(dtype=dtype, unknown=str(error), measured=measured)
+    return PeakEntry(dtype=dtype, peak=peak, measured=measured)
 
 
 def check_given(given: Given) -> None:
@@ -78,7 +122,14 @@ def _check_one(given: object) -> None:
     parse_flops_per_s(given if isinstance(given, str) else float(given))
 
 
-def _resolve(device: Device, dtype: str, given: Given, cache_dir: CacheDir) -> Peak:
+def _resolve(
+    device: Device,
+    dtype: str,
+    given: Given,
+    cache_dir: CacheDir,
+    table: TablePaths,
+    measure: _Measure,
+) -> Peak:
     one = given.get(dtype) if isinstance(given, Mapping) else given
     if isinstance(one, Peak):
         if one.dtype != dtype:
@@ -101,5 +152,6 @@ def _resolve(device: Device, dtype: str, given: Given, cache_dir: CacheDir) -> P
             f"{', '.join(DTYPES)}. {SUPPLY_PEAK}"
         )
     if device.kind == "cpu":
-        return measured_peak(device, dtype, cache_dir=cache_dir)
-    return peak_for(device, dtype)
+        own = user_peak(device, dtype, table=table)
+        return measure(device, dtype, cache_dir=cache_dir) if own is None else own
+    return peak_for(device, dtype, table=table)

@@ -9,7 +9,6 @@ import test_ladder
 from mfu_torch.insight.device_block import device_block
 from mfu_torch.records import Run
 
-
 FIRST = test_ladder.seen(1)  # the window of the first step, which is excluded
 
 
@@ -97,3 +96,11 @@ def test_a_measured_peak_stands_beside_also_without_samples() -> None:
 
 def test_a_run_without_samples_and_measurement_has_no_such_block() -> None:
     assert printed(test_ladder.sampled_run()) == ""
+
+
+def test_a_device_that_says_nothing_has_one_line_with_the_reason() -> None:
+    why = dict.fromkeys(("gpu_util", "power_w"), "no driver library")
+    nothing = test_ladder.seen(1, samples=0, time_s=0.0, absent=why)
+    assert printed(test_ladder.sampled_run(nothing)) == (
+        "What the device did meanwhile is not known: no driver library"
+    )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mfu_torch.peak import benchmark, cpu_time
+from mfu_torch.peak import benchmark, cpu_time, matmuls
 from mfu_torch.peak.benchmark import measured_peak
 from mfu_torch.peak.devices import detect_device
 from mfu_torch.records import Device, UnknownPeak
@@ -40,6 +38,7 @@ class QuietClock:
 def no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = QuietClock()
     monkeypatch.setattr(benchmark, "time", clock)
+    monkeypatch.setattr(matmuls, "time", clock)
     monkeypatch.setattr(cpu_time, "time", clock)
     monkeypatch.setattr(cpu_time, "cpu_quota", lambda: None)
 
@@ -62,7 +61,7 @@ def test_the_rate_is_two_flops_per_multiply_add_over_the_shortest_time(
     # 2 * 256^3 = 33554432 FLOPs. The best of three trials takes 10 ms, so a repeat is one call:
     # 8 ms.
     times_s = iter([0.012, 0.010, 0.011, 0.008])
-    monkeypatch.setattr(benchmark, "_timed", lambda run, calls, where: calls * next(times_s))
+    monkeypatch.setattr(benchmark, "timed", lambda run, calls, where: calls * next(times_s))
     peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
     assert peak.flops_per_s == pytest.approx(33554432 / 0.008)
     assert next(times_s, None) is None
@@ -96,7 +95,7 @@ def test_the_users_autocast_does_not_change_what_is_measured(
         results.append((a @ a).dtype)
         return 0.01 * calls
 
-    monkeypatch.setattr(benchmark, "_timed", timed)
+    monkeypatch.setattr(benchmark, "timed", timed)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
     assert set(results) == {torch.float32}
@@ -138,67 +137,17 @@ def test_a_device_that_torch_cannot_use_is_an_unknown_peak(tmp_path: Path) -> No
 def test_a_gpu_measures_fp32_and_tf32_only_under_the_users_own_setting(
     reduced: str, dtype: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark, "_reduced_fp32", lambda device: reduced)
+    monkeypatch.setattr(benchmark, "reduced_fp32", lambda device: reduced)
     with pytest.raises(UnknownPeak, match=reason):
         measured_peak(Device(name="NVIDIA L4", kind="cuda"), dtype, cache_dir=tmp_path)
-
-
-def test_what_fp32_really_runs_in_is_read_from_the_backends_setting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert benchmark._reduced_fp32(CPU) == ""
-    setting = SimpleNamespace(matmul=SimpleNamespace(fp32_precision="bf16"))
-    monkeypatch.setattr(torch.backends, "mkldnn", setting)
-    assert benchmark._reduced_fp32(CPU) == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("precision", "kind", "reduced"),
-    [
-        ("highest", "cuda", ""),
-        ("high", "cuda", "tf32"),
-        ("medium", "cuda", "tf32"),  # CUDA has no bf16 mode for fp32
-        ("medium", "cpu", "bf16"),
-    ],
-)
-def test_older_torch_has_one_setting_for_all_backends(
-    precision: str, kind: str, reduced: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("cuda", "mkldnn"):
-        monkeypatch.setattr(torch.backends, name, SimpleNamespace())
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
-    assert benchmark._reduced_fp32(Device(name="x", kind=kind)) == reduced
 
 
 def test_a_reduced_fp32_on_a_cpu_is_said_in_the_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(benchmark, "_reduced_fp32", lambda device: "bf16")
+    monkeypatch.setattr(benchmark, "reduced_fp32", lambda device: "bf16")
     peak = measured_peak(CPU, "fp32", cache_dir=tmp_path, seconds=QUICK)
     assert peak.source.endswith("best of 1, run as bf16")
-
-
-def test_a_gpu_is_timed_between_two_events_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            log.append("record")
-
-        def synchronize(self) -> None:
-            log.append("synchronize")
-
-        def elapsed_time(self, end: Event) -> float:
-            return 12.0  # milliseconds
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "device", lambda where: nullcontext())
-    where = torch.device("cuda", 0)
-    assert benchmark._timed(lambda: log.append("run"), 2, where) == 0.012
-    assert log == ["record", "run", "run", "record", "synchronize"]
 
 
 @pytest.mark.gpu

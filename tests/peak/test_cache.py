@@ -21,7 +21,7 @@ CORRUPT = ["", "{", "[]", '{"a": {"flops_per_s": -1}}', "\udcff", '{"a":' * 100_
 
 @pytest.fixture(autouse=True)
 def warnings_start_afresh() -> None:
-    cache._warn_once.cache_clear()
+    cache.warn_once.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ def test_forgetting_tells_apart_what_fp32_ran_in(
     measurements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured_peak(CPU, "fp32", cache_dir=tmp_path)
-    monkeypatch.setattr(benchmark, "_reduced_fp32", lambda device: "bf16")
+    monkeypatch.setattr(benchmark, "reduced_fp32", lambda device: "bf16")
     measured_peak(CPU, "fp32", cache_dir=tmp_path)
     forget_measured(CPU, "fp32", cache_dir=tmp_path)
     (kept,) = json.loads((tmp_path / "peaks.json").read_text())

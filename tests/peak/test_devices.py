@@ -6,14 +6,15 @@ import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import pynvml as real_pynvml
 import pytest
 import torch
-from fakes import FakeNvml, NVMLError_LibraryNotFound, NVMLError_NoPermission
+from fake_nvml import FakeGpu, FakeNvml, FakeSlice
 
-from mfu_torch.peak import devices
-from mfu_torch.peak.devices import detect_device, nvml_handle
+from mfu_torch.peak import devices, nvml
+from mfu_torch.peak.devices import detect_device
+from mfu_torch.peak.nvml import nvml_handle
 from mfu_torch.records import Device
 
 UUID = "3f1a0c52-0000-1111-2222-333344445555"
@@ -21,7 +22,7 @@ UUID = "3f1a0c52-0000-1111-2222-333344445555"
 
 @pytest.fixture(autouse=True)
 def warnings_start_afresh() -> None:
-    devices._warn_once.cache_clear()
+    nvml.warn_once.cache_clear()
 
 
 def properties(name: str, **changes: object) -> SimpleNamespace:
@@ -47,8 +48,13 @@ def use_gpus(
     monkeypatch.setattr(torch.version, "hip", hip)
 
 
-def use_nvml(monkeypatch: pytest.MonkeyPatch, nvml: object) -> None:
-    monkeypatch.setattr("mfu_torch.peak.devices.pynvml", nvml)
+def use_nvml(monkeypatch: pytest.MonkeyPatch, found: FakeNvml | object) -> None:
+    module = found.module if isinstance(found, FakeNvml) else found
+    monkeypatch.setattr(nvml, "pynvml", module)
+
+
+def gpu(name: str = "NVIDIA L4", uuid: str = UUID, **changes: Any) -> FakeGpu:
+    return FakeGpu(uuid=f"GPU-{uuid}", name=name, **changes)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -59,7 +65,7 @@ def test_a_cuda_gpu_is_described_by_torch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use_gpus(monkeypatch, properties("NVIDIA H100 80GB HBM3"))
-    use_nvml(monkeypatch, FakeNvml({f"GPU-{UUID}": "NVIDIA H100 80GB HBM3"}))
+    use_nvml(monkeypatch, FakeNvml(gpu("NVIDIA H100 80GB HBM3")))
     assert detect_device() == Device(
         name="NVIDIA H100 80GB HBM3",
         kind="cuda",
@@ -68,6 +74,7 @@ def test_a_cuda_gpu_is_described_by_torch(
         sm_count=132,
         memory_bytes=85_000_000_000,
         compute_capability="9.0",
+        max_clock_hz=1.98e9,
     )
     assert warnings(caplog) == []
 
@@ -76,32 +83,68 @@ def test_the_current_device_is_the_default_and_an_index_chooses_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_gpus(monkeypatch, properties("NVIDIA L4"), properties("NVIDIA A10", uuid="b"))
-    use_nvml(monkeypatch, FakeNvml({f"GPU-{UUID}": "NVIDIA L4", "GPU-b": "NVIDIA A10"}))
+    use_nvml(monkeypatch, FakeNvml(gpu(), gpu("NVIDIA A10", uuid="b")))
     assert detect_device().name == "NVIDIA A10"
     assert detect_device(index=0).name == "NVIDIA L4"
 
 
-def test_nvml_is_opened_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_gpus(monkeypatch, properties("NVIDIA L4"))
-    nvml = FakeNvml({f"GPU-{UUID}": "NVIDIA L4"})
-    use_nvml(monkeypatch, nvml)
-    handle = nvml_handle(detect_device())
-    assert handle == (f"GPU-{UUID}", "")
-    assert f"nvmlDeviceGetHandleByUUID GPU-{UUID}" in nvml.calls
+def test_the_highest_clock_is_the_drivers_and_else_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_gpus(monkeypatch, properties("NVIDIA L4", clock_rate=1_755_000))  # kHz
+    use_nvml(monkeypatch, FakeNvml(gpu(max_sm_clock_mhz=2040)))
+    assert detect_device().max_clock_hz == 2.04e9
+    use_nvml(monkeypatch, FakeNvml(gpu(max_sm_clock_mhz=None)))
+    assert detect_device().max_clock_hz == 1.755e9
+    use_gpus(monkeypatch, properties("NVIDIA L4"))  # a torch that does not have it
+    assert detect_device().max_clock_hz is None
+    use_gpus(monkeypatch, properties("AMD Instinct MI300X", clock_rate=2_100_000), hip="6.4")
+    assert detect_device().max_clock_hz == 2.1e9
+
+
+def test_nvml_is_opened_by_uuid_whatever_the_order_of_torchs_indices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As under ``CUDA_VISIBLE_DEVICES=2,0``."""
+    use_gpus(monkeypatch, properties("NVIDIA L4", uuid="c"), properties("NVIDIA L4", uuid="a"))
+    clocks = {"a": 1000, "b": 2000, "c": 3000}
+    use_nvml(
+        monkeypatch, FakeNvml(*(gpu(uuid=u, max_sm_clock_mhz=mhz) for u, mhz in clocks.items()))
+    )
+    assert [detect_device(index).max_clock_hz for index in (0, 1)] == [3e9, 1e9]
+    found = nvml_handle(detect_device(0))
+    assert (found.problem, found.is_slice, found.card) == ("", False, found.handle)
+    assert found.api is not None and found.api.nvmlDeviceGetUUID(found.handle) == "GPU-c"
 
 
 def test_the_mig_profile_is_read_from_torchs_name(monkeypatch: pytest.MonkeyPatch) -> None:
     use_gpus(monkeypatch, properties("NVIDIA H100 80GB HBM3 MIG 3g.40gb"))
-    use_nvml(monkeypatch, FakeNvml({f"GPU-{UUID}": "NVIDIA H100 80GB HBM3"}))
-    assert detect_device().mig == "3g.40gb"
+    own = FakeSlice(uuid=f"MIG-{UUID}", name="NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+    use_nvml(monkeypatch, FakeNvml(gpu("NVIDIA H100 80GB HBM3", uuid="b", slices=[own])))
+    device = detect_device()
+    assert (device.mig, device.max_clock_hz) == ("3g.40gb", 1.98e9)  # the clock of the card
 
 
+@pytest.mark.parametrize("bytes_names", [False, True])
+@pytest.mark.parametrize("torchs", [f"{UUID}", "b"])  # of the slice, or of its card
 def test_the_mig_profile_is_read_from_nvml_where_torchs_name_lacks_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bytes_names: bool, torchs: str
 ) -> None:
-    use_gpus(monkeypatch, properties("NVIDIA A100-SXM4-40GB", multi_processor_count=14))
-    use_nvml(monkeypatch, FakeNvml({f"MIG-{UUID}": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}))
+    name = "NVIDIA A100-SXM4-40GB"
+    use_gpus(monkeypatch, properties(name, uuid=torchs, multi_processor_count=14))
+    own = FakeSlice(uuid=f"MIG-{UUID}", name=f"{name} MIG 1g.5gb")
+    card = gpu(name, uuid="b", slices=[own])
+    use_nvml(monkeypatch, FakeNvml(card, bytes_names=bytes_names))
     assert detect_device().mig == "1g.5gb"
+
+
+def test_an_older_driver_or_module_without_mig_has_no_profile_and_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    use_gpus(monkeypatch, properties("NVIDIA L4"))
+    fake = FakeNvml(gpu(mig_capable=False), without=("nvmlDeviceIsMigDeviceHandle",))
+    fake.remove_from_module("nvmlDeviceGetMigMode")
+    use_nvml(monkeypatch, fake)
+    assert detect_device().mig is None
+    assert warnings(caplog) == []
 
 
 def test_a_missing_module_is_logged_once_with_the_command_that_installs_it(
@@ -128,41 +171,35 @@ def test_a_missing_driver_library_is_told_apart(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use_gpus(monkeypatch, properties("NVIDIA L4"))
-    error = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
-    use_nvml(monkeypatch, FakeNvml(init_error=error))
+    use_nvml(monkeypatch, FakeNvml(driver=False))
     assert detect_device().name == "NVIDIA L4"
     (warning,) = warnings(caplog)
     assert "driver library cannot be opened (NVML Shared Library Not Found)" in warning
     assert "nvidia-smi must work here" in warning
 
 
-def test_the_errors_are_told_apart_by_names_that_pynvml_has() -> None:
-    for name in (
-        "NVMLError_LibraryNotFound",
-        "NVMLError_DriverNotLoaded",
-        "NVMLError_NotSupported",
-        "NVMLError_FunctionNotFound",
-    ):
-        assert hasattr(real_pynvml, name)
-    with pytest.raises(real_pynvml.NVMLError) as caught:
-        raise real_pynvml.NVMLError(real_pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert type(caught.value).__name__ == "NVMLError_DriverNotLoaded"
+def failing(call: str, error: str, *gpus: FakeGpu) -> FakeNvml:
+    fake = FakeNvml(*gpus)
+    fake.fail(call, error)
+    return fake
 
 
 @pytest.mark.parametrize(
-    "nvml",
+    "fake",
     [
-        FakeNvml({}),  # the UUID is not found
-        FakeNvml({}, init_error=NVMLError_NoPermission("Insufficient Permissions")),
-        FakeNvml({f"MIG-{UUID}": ""}, name_error=NVMLError_NoPermission("Insufficient")),
+        FakeNvml(),  # the UUID is not found
+        failing("nvmlInit", "NO_PERMISSION", gpu()),
+        failing("nvmlDeviceGetHandleByUUID", "GPU_IS_LOST", gpu()),
+        failing("nvmlDeviceGetName", "NO_PERMISSION", gpu(slices=[FakeSlice(uuid=f"MIG-{UUID}")])),
     ],
 )
 def test_a_refused_call_is_logged_and_the_device_is_described_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nvml: FakeNvml
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fake: FakeNvml
 ) -> None:
-    use_gpus(monkeypatch, properties("NVIDIA L4"))
-    use_nvml(monkeypatch, nvml)
-    assert detect_device().sm_count == 132
+    use_gpus(monkeypatch, properties("NVIDIA L4", clock_rate=2_040_000))
+    use_nvml(monkeypatch, fake)
+    device = detect_device()
+    assert (device.sm_count, device.max_clock_hz is not None) == (132, True)
     (warning,) = warnings(caplog)
     assert "NVML refused a call" in warning
 
@@ -173,18 +210,21 @@ def test_nothing_is_said_about_nvml_without_an_nvidia_gpu(
     use_nvml(monkeypatch, None)
     use_gpus(monkeypatch)
     detect_device()
-    gpu = properties("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-")
-    use_gpus(monkeypatch, gpu, hip="6.4")
+    use_gpus(
+        monkeypatch,
+        properties("AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-"),
+        hip="6.4",
+    )
     detect_device()
     assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("kind", [None, "rocm", "cuda"])
 def test_a_rocm_gpu_has_its_gfx_name(monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
-    gpu = properties(
+    amd = properties(
         "AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=304
     )
-    use_gpus(monkeypatch, gpu, hip="6.4")
+    use_gpus(monkeypatch, amd, hip="6.4")
     device = detect_device(kind=kind)
     assert (device.kind, device.compute_capability, device.sm_count) == ("rocm", "gfx942", 304)
     assert device.uuid == UUID

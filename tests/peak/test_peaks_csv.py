@@ -8,7 +8,9 @@ from importlib import resources
 
 import pytest
 
-from mfu_torch.peak.table import DTYPES, Row, _index, find_rows, table
+from mfu_torch.peak.derive import _rates
+from mfu_torch.peak.rows import _index
+from mfu_torch.peak.table import DTYPES, Row, find_rows, handle, peak_for, rows_named, table
 from mfu_torch.records import Device
 
 CLOCK_NOT_STATED = {
@@ -99,8 +101,75 @@ def test_each_name_of_a_row_finds_that_row() -> None:
             assert row in find_rows(Device(name=name, kind="cuda"))
 
 
+@pytest.mark.parametrize("row", table(), ids=lambda row: row.name)
+def test_each_row_has_a_short_name_of_its_own(row: Row) -> None:
+    assert rows_named(handle(row)) == (row,)
+    assert handle(row) == handle(row).lower() and " " not in handle(row)
+
+
+@pytest.mark.parametrize("row", CHECKED, ids=lambda row: row.name)
+def test_the_clock_of_a_peak_gives_its_figure(row: Row) -> None:
+    dtype = next(dtype for dtype in ("bf16", "fp16", "fp32") if dtype in row.flops_per_s)
+    peak = peak_for(handle(row), dtype)
+    assert row.sm_count and row.flops_per_clock_per_sm and peak.clock_hz
+    figure = row.sm_count * row.flops_per_clock_per_sm * peak.clock_hz
+    assert figure == pytest.approx(peak.flops_per_s, rel=1e-12)
+    assert peak.uncertainty is None
+
+
+def test_a_figure_at_another_clock_than_the_known_one_has_no_clock() -> None:
+    # 132 x 256 x 1980 MHz = 66.9 TFLOP/s, but 132 x 4096 x 1830 MHz = 989.4
+    h100 = "NVIDIA H100 80GB HBM3"
+    clocks = {dtype: peak_for(h100, dtype).clock_hz for dtype in ("fp64", "fp32", "tf32", "fp8")}
+    assert clocks["fp64"] is None and clocks["fp32"] is None
+    assert clocks["tf32"] == clocks["fp8"] == pytest.approx(1.83e9, rel=1e-4)
+    assert peak_for("NVIDIA L40S", "fp8").clock_hz == pytest.approx(2.49e9, rel=1e-3)
+
+
+def test_what_has_no_processors_or_rate_has_no_clock() -> None:
+    assert peak_for("tpu-v4", "bf16").clock_hz is None
+    assert peak_for("gb10", "fp4").clock_hz is None
+
+
+LACKS = {
+    # What the architecture has no units for, whatever the product line.
+    "V100": ("tf32", "bf16", "fp8", "fp4"),
+    "P100": ("tf32", "bf16", "fp8", "int8", "fp4"),
+    "GTX": ("tf32", "bf16", "fp8", "fp4"),
+    "T4": ("tf32", "bf16", "fp8", "fp4"),
+    "RTX 20": ("tf32", "bf16", "fp8", "fp4"),
+    "Quadro RTX": ("tf32", "bf16", "fp8", "fp4"),
+    "RTX 30": ("fp8", "fp4"),
+    "A1": ("fp8", "fp4"),
+    "A30": ("fp8", "fp4"),
+    "A40": ("fp8", "fp4"),
+    "A800": ("fp8", "fp4"),
+    "RTX A": ("fp8", "fp4"),
+    "RTX 40": ("fp4",),
+    "L4": ("fp4",),
+    "H100": ("fp4",),
+    "H200": ("fp4",),
+    "MI2": ("tf32", "fp8", "fp4"),
+    "MI300": ("fp4",),
+    "MI35": ("tf32",),
+}
+
+
+@pytest.mark.parametrize("start", LACKS)
+def test_what_an_architecture_lacks_is_absent_from_each_of_its_rows(start: str) -> None:
+    rows = [row for row in table() if row.name.removeprefix("GeForce ").startswith(start)]
+    assert rows
+    for row in rows:
+        assert set(LACKS[start]) == set(row.absent), row.name
+
+
+def test_every_rate_has_its_document_beside_it() -> None:
+    assert all(rates.source for rates in _rates().values())
+
+
 def test_only_names_known_to_be_shared_are_shared() -> None:
     assert {key for key, rows in _index().items() if len(rows) > 1} == {
+        "p100",
         "v100",
         "a100",
         "a100 40gb",

@@ -139,3 +139,25 @@ def test_what_is_no_peak_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
     with pytest.raises(error, match=message):
         resolve_peak(H100, "bf16", given)
+
+
+def test_a_card_that_the_table_lacks_is_computed_and_says_so() -> None:
+    card = Device(
+        name="NVIDIA A800-SXM4-40GB",
+        kind="cuda",
+        sm_count=108,
+        compute_capability="8.0",
+        max_clock_hz=1.41e9,
+    )
+    peak = resolve_peak(card, "bf16").peak
+    assert peak is not None
+    # 108 SMs x 2048 FLOP/clock x 1410 MHz
+    assert peak.flops_per_s == pytest.approx(311.9e12, rel=1e-3)
+    assert (peak.provenance, peak.uncertainty) == ("derived", 0.16)
+
+
+def test_a_mapping_leaves_other_dtypes_to_a_user_table(tmp_path: Path) -> None:
+    table = tmp_path / "peaks.toml"
+    table.write_text('[[device]]\nname = "Imaginary GPU 9000"\nfp8 = "9T"\nsource = "s"\n')
+    rates = [resolve_peak(MYSTERY, d, {"bf16": BF16}, table=table).peak for d in ("bf16", "fp8")]
+    assert [peak.flops_per_s for peak in rates if peak is not None] == [5e12, 9e12]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mfu_torch.peak import benchmark, cpu_time
+from mfu_torch.peak import benchmark, cpu_time, matmuls
 from mfu_torch.peak.benchmark import measured_peak
 from mfu_torch.records import Device, UnknownPeak
 
@@ -80,9 +80,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     ) -> FakeCpu:
         cpu = FakeCpu(call)
         monkeypatch.setattr(benchmark, "time", cpu)
+        monkeypatch.setattr(matmuls, "time", cpu)
         monkeypatch.setattr(cpu_time, "time", cpu)
         monkeypatch.setattr(cpu_time, "cpu_quota", lambda: quota)
-        monkeypatch.setattr(benchmark, "_matmul", cpu.matmul)
+        monkeypatch.setattr(benchmark, "matmul", cpu.matmul)
         monkeypatch.setattr(benchmark, "_CPU_SHAPES", shapes)
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         return cpu
@@ -327,7 +328,7 @@ def test_a_gpu_is_not_judged_by_the_time_that_the_cpu_got(
             run()
         return cpu.wall_s - begin_s
 
-    monkeypatch.setattr(benchmark, "_timed", timed)
+    monkeypatch.setattr(benchmark, "timed", timed)
     monkeypatch.setattr(benchmark, "_GPU_SHAPES", (SMALL,))
     gpu = Device(name="Apple M1", kind="mps", sm_count=8)
     peak = measured_peak(gpu, "fp16", cache_dir=tmp_path, seconds=1.0)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mfu_torch.peak.table import peak_for
+from mfu_torch.peak.table import peak_for, rows_named, similar_names
 from mfu_torch.records import Device, UnknownPeak
 
 T = 1e12
@@ -168,8 +168,10 @@ def test_the_message_repeats_the_name_that_was_seen() -> None:
     with pytest.raises(UnknownPeak) as caught:
         peak_for("Imaginary GPU 9000", "bf16")
     assert str(caught.value) == (
-        "no bf16 peak for 'Imaginary GPU 9000': the table of 113 devices does not have that "
-        "name, and a similar name is often another device. Supply the dense figure yourself: "
+        "no bf16 peak for 'Imaginary GPU 9000': the table of 116 devices does not have that "
+        "name, and a similar name is often another device; nor can it be derived: its product "
+        "line cannot be told from the name, and lines of one architecture differ up to sevenfold "
+        "(A10 and A10G, L40 and L40S, H100 and H20). Supply the dense figure yourself: "
         'peak="989 TFLOP/s"'
     )
 
@@ -210,12 +212,12 @@ def test_a_cpu_is_measured_not_looked_up() -> None:
 
 
 def test_a_name_shared_by_cards_with_different_peaks_is_refused() -> None:
-    with pytest.raises(UnknownPeak, match=r"'GeForce RTX 3080 10GB' \(59.50 TFLOP/s\), '") as one:
+    with pytest.raises(UnknownPeak, match=r"rtx-3080-10gb \(GeForce RTX 3080 10GB, 59.50") as one:
         peak_for("NVIDIA GeForce RTX 3080", "bf16")
-    assert "'GeForce RTX 3080 12GB' (61.30 TFLOP/s); say which" in str(one.value)
-    with pytest.raises(UnknownPeak, match=r"'H100 SXM5' .*'H100 PCIe' .*'H100 NVL' "):
+    assert "rtx-3080-12gb (GeForce RTX 3080 12GB, 61.30 TFLOP/s); say which" in str(one.value)
+    with pytest.raises(UnknownPeak, match=r"by h100-sxm \(.*, h100-pcie \(.*, h100-nvl \("):
         peak_for("h100", "bf16")
-    with pytest.raises(UnknownPeak, match=r"'RTX PRO 6000 Blackwell Server' \(no figure\)"):
+    with pytest.raises(UnknownPeak, match=r"rtx-pro-6000-server \(.* Server, no figure\)"):
         peak_for("rtx-pro-6000", "bf16")
 
 
@@ -255,13 +257,107 @@ def test_a_mig_slice_of_unknown_size_has_no_peak() -> None:
         peak_for("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "bf16")
 
 
-def test_a_partition_has_its_share_of_the_peak() -> None:
-    # CPX mode: 38 of 304 CUs, an eighth of 1307.4
-    device = Device(name="AMD Instinct MI300X", kind="rocm", sm_count=38)
-    peak = peak_for(device, "bf16")
-    assert peak.flops_per_s == pytest.approx(163.425 * T)
-    assert peak.source.endswith("; scaled to 38 of 304 CUs")
+@pytest.mark.parametrize(
+    ("mig", "sm_count"),
+    [("1g.5gb", 108), ("3g.20gb", 98), ("1c.3g.20gb", 98)],
+)
+def test_a_slice_that_reports_the_whole_gpu_is_refused(mig: str, sm_count: int) -> None:
+    device = gpu("NVIDIA A100-SXM4-40GB", sm_count=sm_count, mig=mig)
+    with pytest.raises(UnknownPeak, match=f"{sm_count} of the 108 SMs .* the MIG slice {mig}"):
+        peak_for(device, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("name", "mig", "sm_count"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "7g.40gb", 98),
+        ("NVIDIA A100-SXM4-40GB", "1c.3g.20gb", 14),
+        ("NVIDIA A30", "2g.12gb", 28),
+        ("NVIDIA H100 80GB HBM3", "3g.40gb", 60),
+        ("NVIDIA H100 80GB HBM3", "7g.80gb", 132),
+        ("NVIDIA GH200 480GB", "1g.12gb", 16),
+    ],
+)
+def test_slices_as_drivers_cut_them_are_accepted(name: str, mig: str, sm_count: int) -> None:
+    whole = peak_for(name, "bf16")
+    part = peak_for(gpu(f"{name} MIG {mig}", sm_count=sm_count), "bf16")
+    full = {"NVIDIA A100-SXM4-40GB": 108, "NVIDIA A30": 56}.get(name, 132)
+    assert part.flops_per_s == pytest.approx(whole.flops_per_s * sm_count / full)
+    assert part.clock_hz == whole.clock_hz
+    assert part.provenance == "derived"
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI300X", "AMD Instinct MI300X VF"])
+@pytest.mark.parametrize(("cus", "tflops"), [(38, 163.425), (76, 326.85), (152, 653.7)])
+def test_a_partition_has_its_share_of_the_peak(name: str, cus: int, tflops: float) -> None:
+    # CPX, QPX and DPX mode: an eighth, a quarter, half of 304 CUs and 1307.4
+    peak = peak_for(Device(name=name, kind="rocm", sm_count=cus), "bf16")
+    assert peak.flops_per_s == pytest.approx(tflops * T)
+    assert peak.source.endswith(f"; scaled to {cus} of 304 CUs")
     assert peak.provenance == "derived"
+
+
+def test_a_virtual_function_has_the_peak_of_the_units_that_it_shows() -> None:
+    device = Device(name="AMD Instinct MI300X VF", kind="rocm", sm_count=304)
+    assert peak_for(device, "bf16").flops_per_s == 1307.4 * T
+    with pytest.raises(UnknownPeak, match="a virtual function, and how many CUs"):
+        peak_for("AMD Instinct MI300X VF", "bf16")
+
+
+def test_one_half_of_an_mi250x_is_a_device() -> None:
+    device = Device(name="AMD Instinct MI250X", kind="rocm", sm_count=110)
+    assert peak_for(device, "bf16").flops_per_s == 191.5 * T  # the board: 383
+
+
+def test_a_name_that_several_modules_report_needs_its_processors() -> None:
+    with pytest.raises(UnknownPeak, match="Jetson T5000 and T4000 report it"):
+        peak_for("NVIDIA Thor", "fp8")
+    with pytest.raises(UnknownPeak, match="Jetson T5000 and T4000 report it"):
+        peak_for(gpu("NVIDIA Thor", sm_count=12), "fp8")
+    assert peak_for(gpu("NVIDIA Thor", sm_count=20), "fp8").flops_per_s == 517 * T
+    with pytest.raises(UnknownPeak, match="every Jetson Orin module reports it"):
+        peak_for(gpu("Orin", sm_count=16), "fp32")
+    assert peak_for("jetson-agx-orin", "fp32").flops_per_s == 5.3 * T
+
+
+def test_memory_does_not_turn_a_fourth_h100_into_one_of_three() -> None:
+    # "NVIDIA H100" is an SXM5 part with 94 GB (device id 2339); the H100 NVL has 94 GB, too.
+    with pytest.raises(UnknownPeak, match="that name is shared by h100-sxm"):
+        peak_for(gpu("NVIDIA H100", sm_count=132, memory_bytes=94 * 2**30), "bf16")
+
+
+def test_the_laptop_part_that_differs_in_case_alone_is_not_the_desktop_card() -> None:
+    assert peak_for("NVIDIA GeForce RTX 2080 SUPER", "fp16").flops_per_s == 44.6 * T
+    assert peak_for("rtx-2080-super", "fp16").flops_per_s == 44.6 * T
+    for name in ("NVIDIA GeForce RTX 2080 Super", "nvidia geforce rtx 2070 super"):
+        with pytest.raises(UnknownPeak, match="laptop parts share"):
+            peak_for(name, "fp16")
+
+
+def test_a_desktop_figure_that_laptops_of_the_name_do_not_reach_says_so() -> None:
+    for name in ("NVIDIA GeForce RTX 2080", "Quadro RTX 5000", "Quadro RTX 6000"):
+        assert "laptops report the same name" in peak_for(name, "fp16").source
+
+
+def test_the_prefix_of_another_vendor_is_another_name() -> None:
+    for name in ("AMD H100 NVL", "NVIDIA Instinct MI300X", "AMD TPU v4"):
+        with pytest.raises(UnknownPeak, match="does not have that name"):
+            peak_for(name, "bf16")
+
+
+def test_rows_are_found_by_any_name_and_editions_stay_together() -> None:
+    assert [row.name for row in rows_named("h100")] == ["H100 SXM5", "H100 PCIe", "H100 NVL"]
+    (row,) = rows_named("NVIDIA L40S")
+    assert (row.sm_count, row.verified) == (142, "quoted")
+    assert rows_named("h1000") == ()
+
+
+def test_similar_names_are_offered_and_never_used() -> None:
+    assert "rtx-4090" in similar_names("RTX 4090 Ti")
+    assert "h100-sxm" in similar_names("h100-smx")
+    assert similar_names("qqq") == ()
+    with pytest.raises(UnknownPeak):
+        peak_for("RTX 4090 Ti", "bf16")
 
 
 def test_a_whole_device_is_not_scaled() -> None:
@@ -272,6 +368,11 @@ def test_a_whole_device_is_not_scaled() -> None:
 def test_rdna_is_counted_in_the_workgroup_processors_that_torch_reports() -> None:
     device = Device(name="AMD Radeon RX 7900 XTX", kind="rocm", sm_count=48)
     assert peak_for(device, "bf16").flops_per_s == pytest.approx(122.8 * T)
+
+
+def test_no_processors_at_all_is_no_device() -> None:
+    with pytest.raises(UnknownPeak, match="reports 0 multiprocessors"):
+        peak_for(gpu("NVIDIA L4", sm_count=0), "bf16")
 
 
 def test_far_more_multiprocessors_than_the_table_has_is_another_device() -> None:

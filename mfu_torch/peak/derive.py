@@ -1,0 +1,182 @@
+"""The peak of a card that the table lacks: SMs x FLOP per clock x clock, where that is certain.
+
+The rate depends on the architecture *and* on the product line: the tensor cores of a GeForce run
+at half the rate of the same chip on a professional card, an H20 is an H100 at a seventh. The line
+can only be told from the name; where it cannot, nothing is derived. The rates, each with the
+document that it was checked against, are in ``data/rates.csv``.
+
+The clock is the highest that the driver states, and vendors state peaks at lower ones, so a
+derived figure is rather too high (an MFU rather too low), by up to its ``uncertainty``.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from importlib import resources
+from typing import NamedTuple
+
+from mfu_torch.peak.names import DTYPES, is_laptop, split_mig
+from mfu_torch.records import Device, Peak
+
+_ABSENT = "-"
+"""Cell of a dtype that the architecture has no units for; an empty one is not certain."""
+
+UNCERTAINTY = {"data centre": 0.16, "GeForce": 0.35, "professional": 0.55, "Instinct": 0.05}
+"""How far from a figure at the driver's highest clock the true one may be, as a fraction of it.
+
+Data centre: H100 NVL 1545 MHz, driver 1785. GeForce: RTX 4090 2520 of 3105, RTX 5090 2407 of
+3135. Professional: RTX A6000 1800 of 2100, and low-power cards of its architecture are rated a
+third lower still (RTX A2000: 1200). Instinct: peaks are stated at the highest engine clock.
+"""
+
+UNCERTAINTY_LAPTOP = 0.6
+"""The maker of a laptop sets the power: a GeForce RTX 4090 Laptop GPU is rated 1455 to 2040 MHz,
+and its driver states 3105."""
+
+_CLOCK_RANGE_HZ = (3e8, 6e9)
+"""What can be the highest clock of a GPU; outside it somebody mistook the unit."""
+
+# The driver's spelling, without "NVIDIA", whole -> (architecture that the name promises, product).
+# Left out on purpose: L and A cards other than the A100's (A10 and A10G, L40 and L40S differ
+# twofold), H20, H800, L20, RTX 6000D, RTX 5880 and "D" editions (cut for export), CMP, vGPU.
+_NAMES: tuple[tuple[str, str, str], ...] = (
+    (r"Tesla V100-(SXM2|SXM3|PCIE|FHHL|DGXS)-\d+GB(-LS|-H)?", "7.0", "data centre"),
+    (r"A[18]00(-SXM4?-\d+GB|-PCIE-\d+GB|-PG509-\d+)", "8.0", "data centre"),
+    (r"A[18]00 \d+GB (PCIe( LC)?|Active)", "8.0", "data centre"),
+    (r"H100( \d+GB)?( HBM\d\w?| PCIe)?", "9.0", "data centre"),
+    (r"Quadro RTX [34568]000( with Max-Q Design)?", "7.5", "professional"),
+    (r"RTX A\d{3,4}( \d+GB)?( Laptop GPU| Embedded GPU)?", "8.6", "professional"),
+    (
+        r"RTX (?!5880)\d{3,4}( SFF)? Ada Generation( Laptop GPU| Embedded GPU)?",
+        "8.9",
+        "professional",
+    ),
+    (
+        r"RTX PRO \d{3,4}( \d+GB)? Blackwell( (Max-Q )?Workstation Edition| SFF Edition"
+        r"| Generation Laptop GPU| Embedded GPU)?",
+        "12.0",
+        "professional",
+    ),
+    (
+        r"GeForce RTX 20[678]0( Ti)?( SUPER| Super)?( with Max-Q Design)?",
+        "7.5",
+        "GeForce",
+    ),
+    (r"GeForce RTX 30[5-9]0( ?Ti)?( \d+GB| OEM)?( Laptop GPU)?", "8.6", "GeForce"),
+    (r"GeForce RTX 40[5-9]0( Ti)?( SUPER)?( Laptop GPU)?", "8.9", "GeForce"),
+    (r"GeForce RTX 50[5-9]0( Ti)?( Laptop GPU)?", "12.0", "GeForce"),
+    (r"Instinct MI(210|250X?|250X / MI250)( OAM| HF| VF)*", "gfx90a", "Instinct"),
+    (r"Instinct M[iI](300A|300X|325X?)( OAM| HF| VF)*", "gfx942", "Instinct"),
+    (r"Instinct M[iI](350X?|355X)( OAM| HF| VF)*", "gfx950", "Instinct"),
+)
+
+_VIRTUAL = re.compile(r"(NVIDIA )?GRID |NVIDIA .*-\d+(-\d+)?[ABCQ]?(ME)?$")
+"""NVIDIA vGPU: "GRID A100D-80C", "NVIDIA A10-24Q", "NVIDIA H20-1-12CME"."""
+
+_NO_TENSOR_CORES = r"\bgtx\b|\bmx ?\d|(tesla|quadro) [pkm]\d|\bt([456]00|1000|1200|2000)\b|titan x"
+
+
+class _Rates(NamedTuple):
+    flops_per_clock: dict[str, float]  # by dtype, of one SM or CU, dense
+    absent: tuple[str, ...]
+    source: str
+
+
+def derived_peak(device: Device, dtype: str) -> Peak | str:
+    """The peak by arithmetic, or, as text, why there is none.
+
+    An A100-SXM-64GB has 124 SMs, and every A100 does 2048 FLOP per clock and SM in bf16: at
+    1395 MHz 354 TFLOP/s.
+
+    Args:
+        device: With multiprocessors, architecture and highest clock, as ``detect_device`` tells.
+        dtype: One of ``DTYPES``.
+    """
+    name = re.sub(r"^(NVIDIA|AMD) ", "", split_mig(device.name)[0].strip())
+    line = next((known[1:] for known in _NAMES if re.fullmatch(known[0], name)), None)
+    if line is None:
+        return _why_no_line(device.name)
+    missing = _missing(device)
+    if missing:
+        return missing
+    architecture, product = line
+    if device.compute_capability != architecture:
+        return (
+            f"a card of that name is of architecture {architecture}, and this one reports "
+            f"{device.compute_capability}"
+        )
+    rates = _rates()[architecture, product]
+    if dtype in rates.absent:
+        return f"architecture {architecture} has no {dtype} units"
+    if dtype not in rates.flops_per_clock:
+        return f"the {dtype} rate of architecture {architecture} is not certain"
+    return _peak(device, dtype, product, rates)
+
+
+def _peak(device: Device, dtype: str, product: str, rates: _Rates) -> Peak:
+    assert device.sm_count is not None and device.max_clock_hz is not None  # not _missing
+    rate = rates.flops_per_clock[dtype]
+    # Laptops of the Turing generation report the desktop cards' names.
+    laptop = is_laptop(device.name) or device.compute_capability == "7.5"
+    uncertainty = UNCERTAINTY_LAPTOP if laptop else UNCERTAINTY[product]
+    unit = "CUs" if product == "Instinct" else "SMs"
+    return Peak(
+        flops_per_s=device.sm_count * rate * device.max_clock_hz,
+        dtype=dtype,
+        source=(
+            f"{device.sm_count} {unit} x {rate:g} FLOP/clock x {device.max_clock_hz / 1e6:.0f} MHz "
+            "(the driver's highest clock; vendors state peaks at lower ones, up to "
+            f"{100 * uncertainty:.0f} % lower); rate of {product} cards: {rates.source}"
+        ),
+        provenance="derived",
+        device=device.name,
+        clock_hz=device.max_clock_hz,
+        uncertainty=uncertainty,
+    )
+
+
+def _missing(device: Device) -> str:
+    facts = {
+        "the number of multiprocessors": device.sm_count,
+        "the architecture": device.compute_capability,
+        "the highest clock": device.max_clock_hz,
+    }
+    absent = [what for what, fact in facts.items() if not fact]
+    if absent:
+        return f"not known here: {', '.join(absent)} (detect_device() on its machine tells)"
+    low, high = _CLOCK_RANGE_HZ
+    if not low < (device.max_clock_hz or 0) < high or (device.sm_count or 0) < 0:
+        return (
+            f"it reports {device.sm_count} multiprocessors at {device.max_clock_hz} Hz, "
+            "which no GPU has"
+        )
+    return ""
+
+
+def _why_no_line(name: str) -> str:
+    folded = name.casefold()
+    if _VIRTUAL.match(name):
+        return "it looks like a virtual GPU (vGPU), and its host decides what share it gets"
+    if re.search(r"orin|thor|xavier|jetson|tegra", folded):
+        return "the clock of a Jetson depends on its module and power mode"
+    if re.search(_NO_TENSOR_CORES, folded):
+        return "it has no tensor cores, and no rate is certain for every dtype"
+    return (
+        "its product line cannot be told from the name, and lines of one architecture differ "
+        "up to sevenfold (A10 and A10G, L40 and L40S, H100 and H20)"
+    )
+
+
+@functools.cache
+def _rates() -> dict[tuple[str, str], _Rates]:
+    text = (resources.files("mfu_torch") / "data" / "rates.csv").read_text(encoding="utf-8")
+    return {
+        (cells["architecture"], cells["product"]): _Rates(
+            {dtype: float(cells[dtype]) for dtype in DTYPES if cells[dtype] not in ("", _ABSENT)},
+            tuple(dtype for dtype in DTYPES if cells[dtype] == _ABSENT),
+            cells["source"],
+        )
+        for cells in csv.DictReader(text.splitlines())
+    }

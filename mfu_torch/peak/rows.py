@@ -1,0 +1,214 @@
+"""The rows of ``data/peaks.csv``, and whole name -> rows.
+
+Vendors put different chips under names that contain one another (A10, A10G, A100; L4, L40,
+L40S; H100 SXM, PCIe, NVL), so a name is compared whole, never in part. Case, white space,
+hyphens, the vendor's prefix and a MIG suffix are all that may differ.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+
+from mfu_torch.peak.names import DTYPES, is_laptop, mig_profile, split_mig, split_vendor
+from mfu_torch.records import Device, Provenance, Record
+
+_ABSENT = "-"
+"""Cell of a dtype that the hardware has no units for; an empty cell is one nobody published."""
+
+_MEMORY_TOLERANCE = 0.1
+"""Drivers report a few percent less than the nominal size: 9.8 GiB of 10."""
+
+_ROUNDING = 0.02
+"""Of documented figures: 733 is twice 362.05 (L40S)."""
+
+
+class Row(Record, frozen=True):
+    """One device of the table.
+
+    Attributes:
+        driver_names: As the driver, torch or the runtime reports it.
+        short_names: For people: ``h100-sxm``. Several rows may share one.
+        unit: What the figures are for: a GPU, half a board (GCD), a chip.
+        sm_count: As torch counts multiprocessors; ``None`` where they mean nothing.
+        flops_per_clock_per_sm: Dense, for the first of bf16, fp16, fp32 that the row has.
+        clock_hz: At which the document states the peak; the rated boost where it states none.
+        flops_per_s: What a matrix multiply can reach, by dtype.
+        absent: Dtypes that the hardware has no units for.
+        verified: How far the figure was checked. ``quoted``: the vendor's own line was read.
+            ``peer+fp``: an independent table cites the same document, and
+            SMs x FLOP per clock x clock agrees. ``fp``: only the latter. ``secondary``: no
+            vendor figure exists, and the row gives no peak. ``user``: from a user table.
+    """
+
+    vendor: str
+    name: str
+    driver_names: tuple[str, ...]
+    short_names: tuple[str, ...]
+    unit: str
+    sm_count: int | None
+    flops_per_clock_per_sm: float | None
+    clock_hz: float | None
+    memory_bytes: float | None
+    bytes_per_s: float | None
+    flops_per_s: dict[str, float]
+    absent: tuple[str, ...]
+    provenance: Provenance
+    verified: str
+    source: str
+    notes: str
+
+    def implied_clock_hz(self, dtype: str) -> float | None:
+        """The clock at which SMs x FLOP per clock give the figure; ``None`` where not known.
+
+        H100 NVL in bf16: 835.5e12 / (132 x 4096) = 1545 MHz, which NVIDIA states nowhere. Its
+        fp64 figure (60e12) is at a higher clock: rates are powers of two, and 835.5 / 60 is none.
+        """
+        if self.verified == "user":
+            return self.clock_hz
+        stated = [base for base in ("bf16", "fp16", "fp32") if base in self.flops_per_s]
+        if not stated or not self.sm_count or not self.flops_per_clock_per_sm:
+            return None
+        base = self.flops_per_s[stated[0]]
+        times = self.flops_per_s.get(dtype, base) / base
+        if abs(times / 2 ** round(math.log2(times)) - 1) > _ROUNDING:
+            return None
+        return base / (self.sm_count * self.flops_per_clock_per_sm)
+
+
+Index = Mapping[str, tuple[Row, ...]]
+"""Compared name -> the rows that have it."""
+
+
+def find_rows(device: Device, index: Index | None = None) -> tuple[Row, ...]:
+    """The rows that a device may be: none, one, or editions that its facts cannot tell apart.
+
+    Args:
+        device: Its facts decide only between rows that the driver reports under one name.
+            ("NVIDIA H100" is no such name of the H100 SXM, PCIe or NVL: it is a fourth part.)
+        index: Of a user table; by default the built-in one.
+    """
+    name = split_mig(device.name)[0]
+    rows = _named(name, _index() if index is None else index)
+    key = split_vendor(name)[1]
+    if any(key not in map(_key, row.driver_names) for row in rows):
+        return rows
+    if len(rows) > 1 and device.sm_count is not None and mig_profile(device) is None:
+        rows = _narrow(rows, [row.sm_count == device.sm_count for row in rows])
+    if len(rows) > 1 and device.memory_bytes is not None:
+        rows = _narrow(rows, [_same_memory(row, device.memory_bytes) for row in rows])
+    return rows
+
+
+def rows_named(text: str) -> tuple[Row, ...]:
+    """The rows of the built-in table that have a name, in any of its spellings; no narrowing."""
+    return _named(split_mig(text)[0], _index())
+
+
+def similar_names(text: str, count: int = 5) -> tuple[str, ...]:
+    """Names that look like ``text``, the likest first: for "did you mean", never for a peak."""
+    spelled: dict[str, str] = {}
+    for row in table():
+        for name in (*row.short_names, *row.driver_names, handle(row)):
+            spelled.setdefault(_key(name), name)
+    found = difflib.get_close_matches(_key(text), spelled, n=count, cutoff=0.5)
+    return tuple(spelled[key] for key in found)
+
+
+def handle(row: Row) -> str:
+    """The shortest way to say which row is meant: ``h100-sxm``."""
+    for name in (*row.short_names, row.name, *row.driver_names):
+        if len(_index().get(_key(name), ())) == 1:
+            return _key(name).replace(" ", "-")
+    return row.name
+
+
+def index_of(rows: Iterable[Row]) -> dict[str, tuple[Row, ...]]:
+    """Rows by each of their names, as :func:`find_rows` compares them."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        for name in (row.name, *row.driver_names, *row.short_names):
+            found.setdefault(_key(name), {})[row.name] = row
+    return {key: tuple(rows.values()) for key, rows in found.items()}
+
+
+def _named(name: str, index: Index) -> tuple[Row, ...]:
+    vendor, key = split_vendor(name)
+    rows = index.get(key, ())
+    # The laptops' "RTX 2080 Super" is spelled like the desktop card's name but for its case.
+    return tuple(
+        row
+        for row in rows
+        if any(map(is_laptop, row.driver_names)) == is_laptop(name)
+        and (vendor is None or row.vendor.casefold() in ("", vendor))
+    )
+
+
+def _key(name: str) -> str:
+    return split_vendor(name)[1]
+
+
+def _narrow(rows: tuple[Row, ...], fits: Sequence[bool]) -> tuple[Row, ...]:
+    return tuple(row for row, fit in zip(rows, fits, strict=True) if fit) or rows
+
+
+def _same_memory(row: Row, memory_bytes: int) -> bool:
+    if row.memory_bytes is None:
+        return False
+    return abs(memory_bytes / row.memory_bytes - 1) < _MEMORY_TOLERANCE
+
+
+@functools.cache
+def table() -> tuple[Row, ...]:
+    """All rows, read once."""
+    text = (resources.files("mfu_torch") / "data" / "peaks.csv").read_text(encoding="utf-8")
+    return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
+
+
+@functools.cache
+def _index() -> Index:
+    return index_of(table())
+
+
+def _row(cells: dict[str, str]) -> Row:
+    # A matrix multiply runs on the matrix cores where there are any for its dtype, so that rate
+    # is the denominator: fp64 on A100 is 19.5 TFLOP/s, not the 9.7 of its vector units.
+    best = {dtype: cells.get(f"{dtype}_matrix") or cells[dtype] for dtype in DTYPES}
+    provenance: Provenance = "derived" if cells["provenance"] == "derived" else "datasheet"
+    return Row(
+        vendor=cells["vendor"],
+        name=cells["name"],
+        driver_names=_names(cells["driver_names"]),
+        short_names=_names(cells["short_names"]),
+        unit=cells["unit"],
+        sm_count=int(cells["sm_count"]) if cells["sm_count"] else None,
+        flops_per_clock_per_sm=number(cells["flops_per_clk_per_sm"], 0),
+        clock_hz=number(cells["clock_mhz"], 6),
+        # Capacities are powers of 1024 in all but name, rates are not.
+        memory_bytes=float(cells["memory_gb"]) * 2**30 if cells["memory_gb"] else None,
+        bytes_per_s=number(cells["mem_bw_gbs"], 9),
+        flops_per_s={
+            dtype: rate
+            for dtype, cell in best.items()
+            if cell != _ABSENT and (rate := number(cell, 12)) is not None
+        },
+        absent=tuple(dtype for dtype, cell in best.items() if cell == _ABSENT),
+        provenance=provenance,
+        verified=cells["verified"],
+        source=cells["source"],
+        notes=cells["notes"],
+    )
+
+
+def _names(cell: str) -> tuple[str, ...]:
+    return tuple(cell.split("|")) if cell else ()
+
+
+def number(cell: str, exponent: int) -> float | None:
+    """A cell in units of ``10**exponent``; ``None`` if it is empty."""
+    # Not a product: 66.9 * 1e12 is 66900000000000.01.
+    return float(f"{cell}e{exponent}") if cell else None
