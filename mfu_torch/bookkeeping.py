@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from mfu_torch.clock.ledger import OpenStep, PauseTime
 from mfu_torch.peak.benchmark import forget_measured
 from mfu_torch.peak.resolve import Given, resolve_peak
+from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import CountEntry, End, Pause, PeakEntry, Run, Step, Window
 from mfu_torch.run.recorder import Recorder
 from mfu_torch.session import Place
@@ -24,6 +25,7 @@ class Bookkeeper:
         log_every: Steps per window.
         given_peak: As given to the meter.
         own_time: A context in which time goes to a pause of that name, not to the step.
+        sampler: Started here, stopped on closing; what it saw is recorded with each window.
 
     Attributes:
         due: Index of the step at whose start the next window can be complete.
@@ -38,6 +40,7 @@ class Bookkeeper:
         log_every: int,
         given_peak: Given | None,
         own_time: Callable[[str], AbstractContextManager[None]],
+        sampler: DeviceSampler | None = None,
     ) -> None:
         self.recorder = recorder
         self.run_path = run_path
@@ -48,6 +51,9 @@ class Bookkeeper:
         self._own_time = own_time
         self._peaks: dict[str, PeakEntry] = {}
         self._resolved: list[OpenStep] = []
+        self._sampler = sampler
+        if sampler is not None:
+            sampler.start()
 
     def count(self, entry: CountEntry) -> None:
         """Record a count, and before it the peaks that it needs."""
@@ -85,6 +91,8 @@ class Bookkeeper:
     def close(self, wall_s: float, reason: str) -> None:
         """Record what is left and that the run is over."""
         self._put_window()
+        if self._sampler is not None:
+            self._sampler.stop()
         self._forget_low_peaks()
         self.recorder.put(End(wall_s=wall_s, reason=reason, notes=tuple(self.recorder.notes)))
         self.recorder.close()
@@ -95,13 +103,31 @@ class Bookkeeper:
         run = self.recorder.read_back(self.run_path)
         return run.with_window(self._window()) if self._resolved else run
 
+    @contextmanager
+    def sampling_paused(self, already: bool = False) -> Iterator[None]:
+        """What the device does meanwhile belongs to no step."""
+        if self._sampler is None or already:
+            yield
+            return
+        self._sampler.pause()
+        try:
+            yield
+        finally:
+            self._sampler.resume()
+
     def _pause(self, name: str, after_step: int, duration_s: float) -> None:
         self.recorder.put(Pause(name=name, after_step=after_step, duration_s=duration_s))
 
     def _put_window(self) -> None:
         if self._resolved:
+            self._put_telemetry(self._resolved[-1].index + 1)
             self.recorder.put(self._window())
             self._resolved = []
+
+    def _put_telemetry(self, after_step: int) -> None:
+        found = self._sampler.take(after_step) if self._sampler is not None else None
+        if found is not None:
+            self.recorder.put(found)
 
     def _window(self) -> Window:
         return Window(

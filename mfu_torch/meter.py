@@ -33,9 +33,11 @@ from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
 from mfu_torch.clock.timeline import Timeline
 from mfu_torch.contexts import DataWait, StepContext
+from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.flops.shapes.signature import shapes_of
 from mfu_torch.peak.resolve import Given, check_given
+from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
@@ -53,6 +55,11 @@ T = TypeVar("T")
 
 BATCHES_LIMIT = 4096
 """Batches of one step that are told apart: a loader can be iterated over without any step."""
+
+NEVER_ENTERED = (
+    "step() was called and no step was entered, so none was measured; write `with meter.step():` "
+    "around each one"
+)
 
 
 class Meter:
@@ -79,6 +86,8 @@ class Meter:
         clock: A :class:`~mfu_torch.clock.clocks.Clock`, for tests.
         sync: Synchronise the device at every mark. Exact for each single step, and slow.
         group: Process group that this process is a rank of; by default the world.
+        telemetry: Sample what the device says of itself once a second, on a thread: GPU-Util,
+            tensor activity, clocks, power, throttling.
 
     Raises:
         TypeError, ValueError: If an argument cannot be understood; the message says which.
@@ -98,6 +107,7 @@ class Meter:
         clock: Clock | None = None,
         sync: bool = False,
         group: Any = None,
+        telemetry: bool = True,
     ) -> None:
         self._models = models_of(model)
         if attention not in ("full", "causal"):
@@ -121,8 +131,10 @@ class Meter:
         self._clock_arg = clock
         self._sync = sync
         self._group = group
+        self._telemetry = telemetry
         self._context = StepContext(self._begin, self._end)
         self._started = self._running = self._closed = self._down = False
+        self._asked = False  # step() was called
         self._waits_known = False  # the loop waits for its data through Meter.data
         self._tokens: int | None = None
         self._samples: int | None = None
@@ -152,6 +164,8 @@ class Meter:
             raise RuntimeError("this meter's run is over; make a new Meter for another run")
         if self._started:
             return
+        if self._flops is None:
+            import_what_counting_needs()
         place = place_of(self._models, self._device, self._group)
         self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
         self._time = Timeline(self._clock, self._stand_down)
@@ -171,6 +185,7 @@ class Meter:
             log_every=self._log_every,
             given_peak=self._given_peak,
             own_time=self._time.own_time,
+            sampler=DeviceSampler(place.described) if self._telemetry else None,
         )
         self._live = LiveCounter(self._models, self._books.count, self._stand_down, self._flops)
         self._started = self._running = True
@@ -188,6 +203,8 @@ class Meter:
         self._running = False
         atexit.unregister(self.close)
         self._live.detach()
+        if self._asked and self._time.last is None and not self._down:
+            self._recorder.warn(NEVER_ENTERED)
         try:
             self._books.take(self._time.close())
         except Exception as error:  # the device may be in a failed state; the file must be whole
@@ -230,6 +247,7 @@ class Meter:
         """
         self._tokens = tokens
         self._samples = samples
+        self._asked = True
         return self._context
 
     def _begin(self) -> None:
@@ -319,7 +337,7 @@ class Meter:
         if not inside_another:
             self._live.pause()
         try:
-            with self._time.pausing(name):
+            with self._time.pausing(name), self._books.sampling_paused(inside_another):
                 yield
         finally:
             if not inside_another:

@@ -51,6 +51,8 @@ ONLY_IN: dict[str, set[str]] = {
         *("integrations", "integrations.tensorboard"),
     },
     "pynvml": {"peak"},
+    "amdsmi": {"peak"},
+    "psutil": {"peak"},
     "fvcore": {"flops"},
     "tensorboard": {"integrations.tensorboard"},
     "lightning": {"integrations"},

@@ -445,3 +445,25 @@ def test_arguments_that_make_no_sense_are_refused_at_once(
 def test_a_model_that_is_no_module_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected the torch\.nn\.Module"):
         Meter("gpt2")  # type: ignore[arg-type]
+
+
+def test_a_step_that_is_called_and_not_entered_is_told(tmp_path: Path) -> None:
+    with Meter(peak=PEAK, sinks=[], log_dir=tmp_path, clock=FakeClock()) as meter:
+        for _ in range(3):
+            meter.step()
+    assert "write `with meter.step():`" in meter.summary()
+
+
+def test_a_run_without_any_step_is_not_accused(tmp_path: Path) -> None:
+    with Meter(peak=PEAK, sinks=[], log_dir=tmp_path, clock=FakeClock()) as meter:
+        pass
+    assert "with meter.step():" not in meter.summary()
+
+
+def test_negative_tokens_have_no_rate_and_a_reason(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, log_every=1)
+    loop.step(1.0)
+    loop.step(1.0, tokens=-4)
+    assert loop.figures()[-1].absent["tokens_per_s"] == (
+        "Meter.step was given tokens=-4; expected how many were trained on"
+    )

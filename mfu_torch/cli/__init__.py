@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import mfu_torch
-from mfu_torch.cli import count, report
+from mfu_torch.cli import bench, count, peak, report
 
 
 class Command(NamedTuple):
@@ -65,5 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 COMMANDS: dict[str, Command] = {
     "report": Command("report on one run", report.arguments, report.run),
+    "peak": Command("what a device could do; by default this machine's", peak.arguments, peak.run),
+    "bench": Command("measure what a device sustains", bench.arguments, bench.run),
     "count": Command("count the FLOPs of a transformers config", count.arguments, count.run),
 }
