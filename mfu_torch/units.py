@@ -16,28 +16,41 @@ _STEPS = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1
 _QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*$")
 
 
+_LEAST_WITHOUT_UNIT = 1e9  # FLOP/s; a phone has more
+
+
 def parse_flops_per_s(value: float | str) -> float:
     """A rate as people write it: ``989e12``, ``"989 TFLOP/s"``, ``"989 TFLOPS"``, ``"312T"``.
 
+    A text without a unit or prefix is FLOP/s, too, from 1e9 on: ``"989e12"``. Below that its unit
+    was forgotten: ``"989"`` is meant to be TFLOP/s by most, and taken for FLOP/s the MFU would be
+    10^12 times too high. Numbers are what they are.
+
     Raises:
-        ValueError: If the text is not a rate, or the number is not positive and finite.
+        ValueError: If the text is not a rate, lacks its unit, or the number is not positive and
+            finite.
     """
     if isinstance(value, str):
-        rate = _parse(value, r"(?:FLOPs?/s(?:ec)?|FLOPS|flops?/s|flops)?", "a rate in FLOP/s")
+        rate, unit = _parse(value, r"(?:FLOPs?/s(?:ec)?|FLOPS|flops?/s|flops)?", "a rate in FLOP/s")
     else:
-        rate = float(value)
+        rate, unit = float(value), ""
     if not (0 < rate < math.inf):
         raise ValueError(f'{value!r} is no rate; expected FLOP/s, e.g. 989e12 or "989 TFLOP/s"')
+    if isinstance(value, str) and not unit and rate < _LEAST_WITHOUT_UNIT:
+        raise ValueError(
+            f"{value!r} has no unit, and no device runs at so few FLOP/s; expected e.g. "
+            f'"{value.strip()} TFLOP/s" or 989e12'
+        )
     return rate
 
 
-def _parse(text: str, unit: str, expected: str) -> float:
+def _parse(text: str, unit: str, expected: str) -> tuple[float, str]:
     match = _QUANTITY.match(text)
     if match is not None:
         suffix = re.fullmatch(rf"([kKMGBTPE]?){unit}", match.group(2))
         if suffix is not None:
             number = match.group(1).replace(",", "").replace("_", "")
-            return float(number) * _PREFIXES[suffix.group(1)]
+            return float(number) * _PREFIXES[suffix.group(1)], suffix.group(0)
     raise ValueError(f'{text!r} is not {expected}; expected e.g. 989e12 or "989 TFLOP/s"')
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import pytest
 
 from mfu_torch.figures import Figures
+from mfu_torch.records import Telemetry
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -31,6 +32,7 @@ NOT_RUN = {
     "pip install": "changes the machine",
     "make demo": "half a minute; its FLOPs are compared below",
     "tensorboard": "serves until it is stopped",
+    "mfu-torch bench": "measures for a minute",
 }
 NOT_SHOWN = {
     "mfu-torch report runs/first --json": "about 150 lines, which are documented as fields",
@@ -275,7 +277,17 @@ def test_every_reason_for_not_comparing_is_needed() -> None:
 
 def test_every_block_of_the_readme_has_a_language_that_is_checked() -> None:
     languages = {block.language for block in blocks_of(README.read_text(encoding="utf-8"))}
-    assert languages <= {"python", "console", "text", ""}  # "": a drawing
+    assert languages <= {"python", "console", "text", "toml", ""}  # "": a drawing
+
+
+def test_the_table_of_the_readme_gives_the_peaks_in_it(tmp_path: Path) -> None:
+    from mfu_torch import peak_for
+
+    (table,) = [b for b in blocks_of(README.read_text(encoding="utf-8")) if b.language == "toml"]
+    path = tmp_path / "mine.toml"
+    path.write_text(table.text, encoding="utf-8")
+    assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 500e12
+    assert peak_for("My GPU 9000", "fp8", table=path).flops_per_s == 1e15
 
 
 def test_the_first_screen_is_a_sentence_code_and_output() -> None:
@@ -313,7 +325,7 @@ def flops_lines(report: str) -> list[str]:
 
 
 def test_the_readme_names_every_tensorboard_tag_and_no_other() -> None:
-    from mfu_torch.integrations.tensorboard import scalars
+    from mfu_torch.integrations.tensorboard import device_scalars, scalars
 
     numbers = {
         name: 1
@@ -322,8 +334,12 @@ def test_the_readme_names_every_tensorboard_tag_and_no_other() -> None:
     }
     everything = Figures(step=1, steps=1, time_s=1.0, phases={"NAME": 0.5}, **numbers)
     tags = {tag for tag, _ in scalars(everything)} | {"mfu/how_computed"}
+    sampled = [name for name in Telemetry.__struct_fields__ if name not in ("throttle", "absent")]
+    told = Telemetry(throttle={"REASON": 1.0}, **dict.fromkeys(sampled, 1))
+    tags |= {tag for tag, _ in device_scalars(told)}
     groups = "mfu|throughput|time|device|goodput|ranks|breakdown"
-    named = re.findall(rf"^\| `((?:{groups})/\w+)` \|", README.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| (`\w+/.+?) \|", README.read_text("utf-8"), re.MULTILINE)
+    named = re.findall(rf"`((?:{groups})/\w+)`", "".join(rows))
     assert sorted(named) == sorted(tags)
 
 

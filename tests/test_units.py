@@ -41,6 +41,20 @@ def test_text_that_is_no_rate_is_refused_with_an_example(text: str) -> None:
         parse_flops_per_s(text)
 
 
+@pytest.mark.parametrize("text", ["989", " 989 ", "312.5", "9.89e8", "999,999,999"])
+def test_text_without_a_unit_that_no_device_could_mean_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f'has no unit.*"{text.strip()} TFLOP/s" or 989e12'):
+        parse_flops_per_s(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "rate"),
+    [("1e9", 1e9), ("989 FLOP/s", 989.0), ("989 kFLOPS", 989e3), ("5k", 5e3), (989, 989.0)],
+)
+def test_numbers_and_texts_with_a_unit_stay_as_they_are(value: float | str, rate: float) -> None:
+    assert parse_flops_per_s(value) == rate
+
+
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "0", "-3 TFLOP/s"])
 def test_a_rate_that_no_device_has_is_refused(value: float | str) -> None:
     with pytest.raises(ValueError, match="is no rate"):

@@ -23,6 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", nargs="*", help="as the driver reports it, or short: h100-sxm")
     add("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="all by default", metavar="D")
+    add("--list", action="store_true", help="all devices of the table")
     add("--table", metavar="FILE", help="a table of yours (TOML), before the built-in one")
 
 
@@ -34,7 +35,22 @@ def run(args: argparse.Namespace) -> int:
         user_index(args.table)  # a table that is not valid is said before anything is shown
     except UserTableError as problem:
         return wrong_usage(args, str(problem))
+    if args.list:
+        return _list(args)
     return _named(args) if args.name else _machine(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from mfu_torch.insight.peak_table import render_list
+    from mfu_torch.peak.table import table
+
+    if args.name:
+        return wrong_usage(args, "--list shows all devices; leave out the name")
+    if args.json:
+        print_json(table())
+    else:
+        print(render_list(table()), end="")
+    return 0
 
 
 def _named(args: argparse.Namespace) -> int:

@@ -46,6 +46,7 @@ from mfu_torch.flops.threads import OtherThreads
 from mfu_torch.flops.triton_launches import TritonLaunches
 from mfu_torch.flops.uncounted import looks_like_contraction
 from mfu_torch.records import FlopCount, FlopTerm, Phase
+from mfu_torch.records.facts import failed_formula
 
 NO_CONTRACTION = (
     "no contraction was seen: what ran in other threads, other processes or opaque kernels is "
@@ -271,7 +272,7 @@ class FlopCounter:
             # Formulas are also written by users and libraries, and an op may be called in ways
             # that its formula does not know. None of it is a reason to end a training run.
             self._uncounted[name] += 1
-            self._notes[f"formula for {name} failed: {type(error).__name__}: {error}"] = None
+            self._notes[f"{failed_formula(name)}{type(error).__name__}: {error}"] = None
             return
         if counted is not None:
             self._add(counted.op or name, counted)

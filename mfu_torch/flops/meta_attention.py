@@ -71,14 +71,14 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     # (.., h, s_q, d_qk), (.., h_kv, s_k, d_qk), (.., h_kv, s_k, d_v) -> (.., h, s_q, d_v)
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+    problem = _problem(query, key, value, attn_mask, dropout_p, enable_gqa)
+    if problem:
         raise ValueError(
             f"attention of query {tuple(query.shape)}, key {tuple(key.shape)} and value "
-            f"{tuple(value.shape)}: their sizes do not fit"
+            f"{tuple(value.shape)}: {problem}"
         )
     shared = 3 if enable_gqa else 2  # trailing dimensions that are not broadcast
-    leading = [t.shape[:-shared] for t in (query, key, value)]
-    batch = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    batch = _leading(query, key, value, shared)
     query, key, value = (t.expand(*batch, *t.shape[-shared:]) for t in (query, key, value))
     out: Tensor = _fused(query, key, value, _kept(query, key, attn_mask, is_causal))
     if attn_mask is not None and attn_mask.requires_grad:
@@ -86,11 +86,56 @@ def _attention(
     return out
 
 
+def _problem(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, gqa: bool
+) -> str:
+    """What the kernels refuse; without them nothing would, and the count be one of nonsense."""
+    tensors = [q, k, v] if mask is None else [q, k, v, mask]
+    if len({t.device for t in tensors}) > 1:
+        return f"on several devices, {', '.join(str(t.device) for t in tensors)}"
+    if len({t.dtype for t in (q, k, v)}) > 1 or not q.is_floating_point():
+        return f"of dtypes {q.dtype}, {k.dtype}, {v.dtype}; expected one and the same, of floats"
+    if not 0 <= dropout_p <= 1:
+        return f"dropout_p is {dropout_p}; expected 0 to 1"
+    least = 3 if gqa else 2
+    if min(t.dim() for t in (q, k, v)) < least:
+        return f"expected at least {least} dimensions each"
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        return "their sizes do not fit"
+    if gqa and any(not t.shape[-3] or q.shape[-3] % t.shape[-3] for t in (k, v)):
+        return (
+            f"{q.shape[-3]} query heads are no multiple of {k.shape[-3]} key heads and "
+            f"{v.shape[-3]} value heads"
+        )
+    try:
+        batch = _leading(q, k, v, least)
+    except RuntimeError:  # what broadcast_shapes raises
+        return "their batches or heads do not fit"
+    return "" if mask is None else _problem_of_mask(mask, q, k, (*batch, *q.shape[-least:-2]))
+
+
+def _problem_of_mask(mask: Tensor, q: Tensor, k: Tensor, leading: tuple[int, ...]) -> str:
+    if mask.dtype not in (torch.bool, torch.float32, q.dtype):
+        return f"a mask of {mask.dtype}; expected torch.bool, torch.float32 or {q.dtype}"
+    scores = (*leading, q.shape[-2], k.shape[-2])
+    sizes = zip(reversed(mask.shape), reversed(scores), strict=False)
+    if not 2 <= mask.dim() <= len(scores) or any(m not in (1, s) for m, s in sizes):
+        return f"a mask {tuple(mask.shape)} that does not broadcast to the scores {scores}"
+    return ""
+
+
+def _leading(q: Tensor, k: Tensor, v: Tensor, shared: int) -> tuple[int, ...]:
+    shapes = (t.shape[:-shared] for t in (q, k, v))
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
 def _kept(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> int:
     """Pairs that the mask keeps; -1 if it cannot be told."""
     heads, s_q, s_k = prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     if mask is None:
         return heads * (kept_pairs(s_q, s_k, right=0) if is_causal else s_q * s_k)
+    if is_causal:  # both at once, which some kernels take
+        return -1
     kept = getattr(mask, _KEPT, None)
     if kept is not None and mask.shape[-2:] == (s_q, s_k):
         return heads * int(kept)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mfu_torch.insight.module_families import Family, families, grouped_modules
 from mfu_torch.insight.text import field, wrap
 from mfu_torch.records import FlopCount, Phase, Record
 from mfu_torch.units import percent, rounded_parts, scaled, significant
 
-_NAME = 50  # columns of the modules' names
+_NAME = 40  # columns of the modules' names
 _LABEL = 34
+_COLUMNS = ("modules", "forward", "backward", "recompute", "kernel", "share %")
 
 _PHASES: tuple[tuple[Phase, str], ...] = (
     ("forward", "forward"),
@@ -57,8 +58,8 @@ class ModelCount(Record, frozen=True, kw_only=True):
         tokens: Of all samples, source and target; ``None`` where text is not all of it.
         one_pass: Every token goes through the whole model.
         modules: Path of a module -> what runs in it and in none of its children.
-        causal_unknown: Why FLOPs are not known under the causal convention; empty if they are.
-        causal_is_bound: A mask was not read, so causal FLOPs are an upper bound.
+        causal_bounds: Why FLOPs under the causal convention are an upper bound, which notes of
+            this or of the count say; empty if they are exact.
         notes: What else has to be said, besides the notes of the count.
     """
 
@@ -75,9 +76,15 @@ class ModelCount(Record, frozen=True, kw_only=True):
     parameters: Parameters
     count: FlopCount
     modules: dict[str, FlopCount]
-    causal_unknown: str = ""
-    causal_is_bound: bool = False
+    causal_bounds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def tokens_are(self) -> str:
+        """Which tokens ``tokens`` is the number of: those of two texts are not the same ones."""
+        if self.tokens is None:
+            return ""
+        return "source" if self.one_pass else "source and target"
 
     @property
     def rule_of_thumb(self) -> int | None:
@@ -86,33 +93,6 @@ class ModelCount(Record, frozen=True, kw_only=True):
             return None
         used = self.parameters.active or self.parameters.total
         return (6 if self.train else 2) * used * self.tokens
-
-
-class Family(Record, frozen=True, kw_only=True):
-    """Modules of one place in the model, numbers aside, with all that runs inside them.
-
-    Attributes:
-        name: Their path below the family above, with ``*`` for numbers.
-        path: Their whole path.
-        modules: How many they are.
-        forward: FLOPs of the forward, with or without gradients.
-        backward: FLOPs of the backward.
-        recompute: FLOPs that checkpoints and attention kernels repeat.
-        inside: The families below; what runs in none of them is one of its own.
-    """
-
-    name: str
-    path: str
-    modules: int
-    forward: int
-    backward: int
-    recompute: int
-    inside: tuple[Family, ...] = ()
-
-    @property
-    def hardware(self) -> int:
-        """All of it."""
-        return self.forward + self.backward + self.recompute
 
 
 def render(found: ModelCount) -> str:
@@ -125,13 +105,13 @@ def summary(found: ModelCount) -> dict[str, Any]:
     """The same for programs. FLOPs are integers; what is not known is ``None``, with the reason."""
     count = found.count
     thumb = found.rule_of_thumb
-    known = not found.causal_unknown
     return {
         "model": found.model,
         "config": found.path,
         "work": found.work,
         "samples": found.samples,
         "tokens": found.tokens,
+        "tokens_are": found.tokens_are,
         "dtype": found.dtype,
         "attention": found.attention,
         "train": found.train,
@@ -140,11 +120,11 @@ def summary(found: ModelCount) -> dict[str, Any]:
         "flops": {
             **{phase: getattr(count, phase) for phase, _ in _PHASES},
             "model": count.model,
-            "model_causal": count.model_causal if known else None,
-            "causal_unknown": found.causal_unknown,
-            "causal_is_upper_bound": found.causal_is_bound,
+            "model_causal": count.model_causal,
             "hardware": count.hardware,
-            "hardware_causal": count.hardware_causal if known else None,
+            "hardware_causal": count.hardware_causal,
+            "causal_is_upper_bound": bool(found.causal_bounds),
+            "causal_bounds": found.causal_bounds,
             "by_dtype": count.by_dtype,
             "by_op": count.by_op,
             "model_per_token": count.model / found.tokens if found.tokens else None,
@@ -154,75 +134,12 @@ def summary(found: ModelCount) -> dict[str, Any]:
             "model_over_rule": count.model / thumb if thumb else None,
         },
         "families": families(found.modules),
-        "modules": {
-            path: {phase: flops for phase, _ in _PHASES if (flops := getattr(part, phase))}
-            for path, part in found.modules.items()
-        },
+        "modules": grouped_modules(found.modules),
         "uncounted": count.uncounted,
         "elementwise": count.elementwise,
         "notes": [*found.notes, *count.notes],
         "method": count.method,
     }
-
-
-def families(modules: dict[str, FlopCount]) -> tuple[Family, ...]:
-    """Modules of the same place together, in the order in which they ran.
-
-    ``layers.0.mlp`` and ``layers.1.mlp`` are two modules of ``layers.*.mlp``.
-    """
-    paths = [(tuple(path.split(".")) if path else (), part) for path, part in modules.items()]
-    return _families([p for p in paths if p[1].terms], depth=0)
-
-
-_Paths = list[tuple[tuple[str, ...], FlopCount]]
-
-
-def _families(paths: _Paths, depth: int) -> tuple[Family, ...]:
-    """Families of the modules that share their first ``depth`` names, numbers aside."""
-    groups: dict[str, _Paths] = {}
-    for path, part in paths:
-        name = _starred(path[depth]) if len(path) > depth else ""
-        groups.setdefault(name, []).append((path, part))
-    return tuple(_family(name, group, depth) for name, group in groups.items())
-
-
-def _family(name: str, group: _Paths, depth: int) -> Family:
-    if not name:  # what runs in these modules themselves
-        return _sum(_own_name(part for _, part in group), group, depth, ())
-    names = [name]
-    depth += 1
-    # A place that only leads to one other is named together with it: model.layers.*
-    while len({_starred(path[depth]) if len(path) > depth else "" for path, _ in group}) == 1:
-        path = group[0][0]
-        if len(path) == depth:
-            return _sum(".".join(names), group, depth, ())
-        names.append(_starred(path[depth]))
-        depth += 1
-    return _sum(".".join(names), group, depth, _families(group, depth))
-
-
-def _sum(name: str, group: _Paths, depth: int, inside: tuple[Family, ...]) -> Family:
-    parts = [part for _, part in group]
-    return Family(
-        name=name,
-        path=".".join(map(_starred, group[0][0][:depth])),
-        modules=len({path[:depth] for path, _ in group}),
-        forward=sum(part.forward + part.forward_no_grad for part in parts),
-        backward=sum(part.backward + part.optimizer for part in parts),
-        recompute=sum(part.recompute + part.kernel_recompute for part in parts),
-        inside=inside,
-    )
-
-
-def _own_name(parts: Iterable[FlopCount]) -> str:
-    ops = {term.op for part in parts for term in part.terms}
-    if all("attention" in op or "attn" in op for op in ops):
-        return "(attention scores and values)"
-    return "(its own products)"
-
-
-def _starred(name: str) -> str:
-    return re.sub(r"\d+", "*", name) if name.isdigit() else name
 
 
 def _title(found: ModelCount) -> Iterator[str]:
@@ -252,7 +169,7 @@ def _table(found: ModelCount) -> Iterator[str]:
     total = found.count.hardware
     if not total:
         return
-    yield _row("FLOPs by module", "modules", "forward", "backward", "recompute", "share %")
+    yield _row("FLOPs by module", *_COLUMNS)
     tree = list(_rows(families(found.modules), 1))
     leaves = [family for _, family in tree if not family.inside]
     shares = rounded_parts([100 * family.hardware / total for family in leaves], 1)
@@ -262,13 +179,17 @@ def _table(found: ModelCount) -> Iterator[str]:
         yield _row(
             "  " * depth + family.name,
             str(family.modules),
-            *(_short(flops) for flops in (family.forward, family.backward, family.recompute)),
+            *map(_short, _figures(family)),
             f"{share / 10:.1f}",
         )
-    count = found.count
-    again = count.recompute + count.kernel_recompute
-    sums = (count.forward + count.forward_no_grad, count.backward + count.optimizer, again)
+    sums = (sum(column) for column in zip(*map(_figures, leaves), strict=True))
     yield _row("  total", "", *map(_short, sums), "100.0")
+    about = "; kernel: what attention kernels repeat in their backward"
+    yield f"  share: of hardware FLOPs{about if found.count.kernel_recompute else ''}"
+
+
+def _figures(family: Family) -> tuple[int, int, int, int]:
+    return family.forward, family.backward, family.recompute, family.kernel_recompute
 
 
 def _rows(found: Iterable[Family], depth: int) -> Iterator[tuple[int, Family]]:
@@ -284,7 +205,7 @@ def _short(flops: int) -> str:
 def _row(name: str, *columns: str) -> str:
     if len(name) > _NAME:
         name = "..." + name[3 - _NAME :]
-    widths = (8, 10, 10, 11, 9)
+    widths = (9, 10, 10, 11, 11, 9)
     return f"{name:<{_NAME}}" + "".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True))
 
 
@@ -302,6 +223,8 @@ def _totals(found: ModelCount) -> Iterator[str]:
         texts = [f"{scaled(count.model / found.tokens, 'FLOP')} model"]
         if count.hardware != count.model:
             texts.append(f"{scaled(count.hardware / found.tokens, 'FLOP')} hardware")
+        if not found.one_pass:
+            texts.append(f"of {found.tokens} tokens, source and target together")
         yield _line("  per token", ", ".join(texts))
     else:
         yield _line("  per sample", f"{scaled(count.model / found.samples, 'FLOP')} model")
@@ -318,13 +241,13 @@ def _totals(found: ModelCount) -> Iterator[str]:
 
 
 def _causal(found: ModelCount) -> str:
-    if found.causal_unknown:
-        return f"attention causal: not known, {found.causal_unknown}"
-    if found.causal_is_bound:
-        return f"attention causal: at most {scaled(found.count.model_causal, 'FLOP')}"
-    if found.count.model_causal == found.count.model:
-        return "attention causal: the same"
-    return f"attention causal: {scaled(found.count.model_causal, 'FLOP')}"
+    count = found.count
+    less = 1 - count.model_causal / count.model if count.model else 0
+    text = f"{scaled(count.model_causal, 'FLOP')}, {percent(less)} less" if less else "the same"
+    if found.causal_bounds:
+        # An upper bound that excludes nothing is still true.
+        return f"attention causal: at most {text}, see the notes"
+    return f"attention causal: {text}"
 
 
 def _rule_of_thumb(found: ModelCount) -> Iterator[str]:

@@ -76,6 +76,18 @@ def render_machine(views: Sequence[DeviceView]) -> str:
     return "\n\n".join("\n".join(_device_block(view)) for view in views) + "\n"
 
 
+def render_list(rows: Sequence[Row]) -> str:
+    """A line for each device: how to say which, its BF16 peak (or FP16, marked), its full name."""
+    lines = [f"{'short name':<28}{'dense bf16':>20}  name"]
+    for row in rows:
+        dtype = "bf16" if "bf16" in row.flops_per_s else "fp16"
+        rate = None if row.verified == "secondary" else row.flops_per_s.get(dtype)
+        text = _UNKNOWN if rate is None else scaled(rate, "FLOP/s", 4)
+        mark = "fp16 " if rate is not None and dtype == "fp16" else ""
+        lines.append(f"{handle(row):<28}{mark + text:>20}  {_full_name(row)}")
+    return "\n".join(lines) + "\n"
+
+
 def row_summary(view: RowView) -> dict[str, Any]:
     """A row for programs."""
     return {"row": view.row, "name": view.row.name, "peaks": _summaries(view.lines)}
@@ -108,7 +120,7 @@ def _summaries(lines: Sequence[Line]) -> dict[str, Any]:
 
 def _row_block(view: RowView) -> Iterator[str]:
     row = view.row
-    yield f"{row.vendor} {row.name}".strip() if row.vendor not in row.name else row.name
+    yield _full_name(row)
     yield _field("reported as", ", ".join(row.driver_names))
     if row.short_names:
         yield _field("short names", ", ".join(row.short_names))
@@ -127,6 +139,10 @@ def _row_block(view: RowView) -> Iterator[str]:
     if row.notes:
         yield _field("notes", row.notes)
     yield from _peaks(view.lines, (row.source, f"{row.source}; per {row.unit}"))
+
+
+def _full_name(row: Row) -> str:
+    return row.name if row.vendor in row.name else f"{row.vendor} {row.name}"
 
 
 def _device_block(view: DeviceView) -> Iterator[str]:

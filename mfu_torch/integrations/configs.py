@@ -7,51 +7,32 @@ model is one of those that transformers itself has, built on the meta device.
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import json
 import logging
 import os
-import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from mfu_torch.records import MFUError, Record
+from mfu_torch.integrations.architectures import model_class_of, names_of
+from mfu_torch.integrations.config_fields import ConfigError as ConfigError
+from mfu_torch.integrations.config_fields import (
+    check_experts,
+    check_heads,
+    check_sizes,
+    defaults_note,
+    parts_of,
+    unknown_note,
+)
+from mfu_torch.records import Record
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-_MOST_LAYERS = 10_000
-_LARGEST_SIZE = 10**9
-
-# What every model that has such a field needs at least one of.
-_POSITIVE = re.compile(
-    r"hidden_size|d_model|n_embd|num_hidden_layers|num_layers|n_layers?|(en|de)coder_layers"
-    r"|num_attention_heads|n_heads?|num_heads|num_key_value_heads|(en|de)coder_attention_heads"
-    r"|vocab_size|intermediate_size|d_ff|patch_size|image_size|num_channels|head_dim"
-)
-_LAYERS = re.compile(r"num_hidden_layers|num_layers|n_layers?|(en|de)coder_layers")
-
-# The sizes that make a model what it is; a file that lacks them gets those of some other model.
-_MAIN_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-
-_AUTO_CLASSES = (
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForMaskedLM",  # before the next, which has encoders as decoders
-    "AutoModelForCausalLM",
-    "AutoModelForCTC",
-    "AutoModelForImageClassification",
-    "AutoModelForAudioClassification",
-    "AutoModel",
-)
-
-
-class ConfigError(MFUError):
-    """The config cannot be read, or no model can be built from it; the message says why."""
 
 
 class Built(Record, frozen=True, kw_only=True):
@@ -88,8 +69,8 @@ def build(
     with offline():
         transformers = _transformers()
         config, notes = _config(transformers, path, fields)
-        model_class, class_note = _model_class(transformers, config, fields)
-        notes += class_note
+        model_class, class_note = model_class_of(transformers, path, config, fields)
+        notes += [*class_note, *unknown_note(config, fields, model_class)]
         options = {} if attention is None else {"attn_implementation": attention}
         model = _build(path, model_class, config, DTYPES[dtype], options)
     _without_chance(model)
@@ -156,19 +137,18 @@ def _config(transformers: Any, path: Path, fields: dict[str, Any]) -> tuple[Any,
         )
     if fields.pop("quantization_config", None) is not None:
         notes.append("the quantization in the config is not applied: all weights have one dtype")
-    _check_sizes(path, fields)
-    missing = [name for name in _MAIN_SIZES if not _has(transformers, kind, name, fields)]
+    check_sizes(path, fields)
+    fields["architectures"] = names_of(path, fields)
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
+        # A copy, since config classes take out of it what they use.
+        config = transformers.CONFIG_MAPPING[kind].from_dict(copy.deepcopy(fields))
     except Exception as error:
         # Config classes check their fields in many ways, and none of it is our fault.
         raise ConfigError(f"{path}: is no config of a {kind} ({_one_line(error)})") from None
-    defaults = [f"{name} {value}" for name in missing if (value := getattr(config, name, None))]
-    if defaults:
-        notes.append(
-            f"not in the file, so as transformers has it by default: {', '.join(defaults)}"
-        )
-    for part in _parts(config):
+    check_heads(path, config, fields)
+    check_experts(path, config)
+    notes += defaults_note(config, fields)
+    for _, part in parts_of(config):
         if getattr(part, "use_pretrained_backbone", False):
             part.use_pretrained_backbone = False
         part.use_cache = False
@@ -181,46 +161,6 @@ def _unknown_type(transformers: Any, kind: str, own_code: bool) -> str:
         return text + ", and the code that auto_map names is never run"
     near = difflib.get_close_matches(kind, list(transformers.CONFIG_MAPPING), 3)
     return text + (f"; near it are {', '.join(near)}" if near else "")
-
-
-def _has(transformers: Any, kind: str, name: str, fields: Mapping[str, Any]) -> bool:
-    renamed = transformers.CONFIG_MAPPING[kind].attribute_map.get(name, name)
-    nested = any(isinstance(value, dict) and name in value for value in fields.values())
-    return name in fields or renamed in fields or nested
-
-
-def _check_sizes(path: Path, fields: Mapping[str, Any], where: str = "") -> None:
-    """Sizes that no model has are told before they become an error deep inside of one."""
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            _check_sizes(path, value, f"{where}{name}.")
-        if not _POSITIVE.fullmatch(name) or isinstance(value, (dict, list)) or value is None:
-            continue
-        most = _MOST_LAYERS if _LAYERS.fullmatch(name) else _LARGEST_SIZE
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or not 1 <= value <= most:
-            raise ConfigError(
-                f"{path}: {where}{name} is {json.dumps(value)[:40]}; expected a whole number "
-                f"from 1 to {most}"
-            )
-
-
-def _model_class(
-    transformers: Any, config: Any, fields: Mapping[str, Any]
-) -> tuple[Any, list[str]]:
-    named = fields.get("architectures") or []
-    for name in named if isinstance(named, list) else []:
-        found = getattr(transformers, str(name), None)
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found, []
-    why = f"transformers has no {', '.join(map(str, named))}" if named else "it names none"
-    for auto in _AUTO_CLASSES:
-        mapping = getattr(transformers, auto)._model_mapping
-        if type(config) in mapping:
-            found = mapping[type(config)]
-            found = found[0] if isinstance(found, (list, tuple)) else found
-            return found, [f"architecture: {found.__name__}, from the model_type, since {why}"]
-    raise ConfigError(f"transformers has no model for the model_type {config.model_type!r}")
 
 
 def _build(
@@ -245,21 +185,12 @@ def _build(
 
 def _without_chance(model: nn.Module) -> None:
     """Layers that training leaves out at random are all counted."""
-    for part in [*_parts(model.config), *model.modules()]:
+    for part in [*(part for _, part in parts_of(model.config)), *model.modules()]:
         for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "layer_drop"):
             if isinstance(getattr(part, name, None), float):
                 setattr(part, name, 0.0)
         if getattr(part, "apply_spec_augment", False) is True:
             part.apply_spec_augment = False
-
-
-def _parts(config: Any) -> Iterator[Any]:
-    """A config and those inside it."""
-    yield config
-    for name in getattr(config, "sub_configs", {}) or {}:
-        part = getattr(config, name, None)
-        if part is not None and hasattr(part, "model_type"):
-            yield from _parts(part)
 
 
 @contextlib.contextmanager

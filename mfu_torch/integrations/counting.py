@@ -14,20 +14,32 @@ from torch import nn
 from mfu_torch.flops.crosscheck import Crosscheck, crosscheck
 from mfu_torch.flops.meta_attention import FusedAttention
 from mfu_torch.flops.modules import ModuleCounts, count_by_module
-from mfu_torch.flops.ops.attention import MASK_NOT_READ
+from mfu_torch.flops.ops.attention import MASK_NOT_READ, PLAIN_SCORES
+from mfu_torch.flops.ops.attention_packages import CHUNKS_NOT_COUNTED
 from mfu_torch.insight.count_table import ModelCount, Parameters
 from mfu_torch.integrations.configs import Built
-from mfu_torch.integrations.meta_run import Inputs, without_data
+from mfu_torch.integrations.meta_masks import without_data
+from mfu_torch.integrations.meta_run import Inputs
 from mfu_torch.records import MFUError
 
 METHOD = "counted on the meta device: shapes and dtypes, no weights and no data"
 
-_HIDDEN = "no attention kernel was seen, and in plain products no mask can be told"
+PLAIN_PRODUCTS = (
+    "no attention kernel was seen, and in plain products no mask can be told: causal FLOPs count "
+    "all of their scores, so they are an upper bound"
+)
+NOTHING_AGAIN = "--checkpoint had no effect: nothing ran again in the backward"
+
+# Notes of a count whose causal FLOPs are no more than an upper bound.
+_BOUNDS = (MASK_NOT_READ, PLAIN_SCORES, PLAIN_PRODUCTS, CHUNKS_NOT_COUNTED)
 
 # What attention without a kernel takes; projections and convolutions do not.
 _BATCHED = ("aten.bmm", "aten.baddbmm")
 
-_RECURRENT = re.compile(r"mamba|ssm|deltanet|rwkv|linearattention", re.IGNORECASE)
+# What layers with a state have, each kind its own: Mamba and the delta nets, RWKV, lightning
+# attention. Names of classes do not tell: "GptOssMLP" has an SSM in it.
+_OF_A_STATE = ("A_log", "time_decay", "slope_rate")
+_WITH_A_STATE = re.compile(r"LinearAttention|DeltaNet|Rglru|xLSTM(Layer|Block)$")
 
 
 class CountError(MFUError):
@@ -62,14 +74,16 @@ def count_model(
         raise CountError(f"{type(model).__name__} has no differentiable output to start from")
     if train and starts != ["logits"]:
         notes.append(f"the backward starts at {', '.join(starts)}")
-    notes += _about(model)
-    attention = str(getattr(model.config, "_attn_implementation", None) or "eager")
+    if checkpoint and not counts.total.recompute:
+        notes.append(NOTHING_AGAIN)
+    notes += [*_about(model), *_about_plain_products(counts)]
+    bounds = [note for note in _BOUNDS if note in (*notes, *counts.total.notes)]
     return ModelCount(
         model=type(model).__name__,
         path=built.path,
-        work=_work(inputs),
+        work=inputs.shapes,
         dtype=dtype,
-        attention=attention,
+        attention=_attention(model),
         train=train,
         checkpoint=checkpoint,
         samples=inputs.samples,
@@ -78,20 +92,39 @@ def count_model(
         parameters=_parameters(model, counts, inputs),
         count=msgspec.structs.replace(counts.total, method=METHOD),
         modules=counts.modules,
-        causal_unknown=_causal_unknown(counts),
-        causal_is_bound=MASK_NOT_READ in counts.total.notes,
+        causal_bounds=tuple(bounds),
         notes=tuple(notes),
     )
 
 
-def crosscheck_model(built: Built, inputs: Inputs) -> Crosscheck:
+def crosscheck_model(built: Built, inputs: Inputs, *, dtype: str) -> Crosscheck:
     """The forward of a model on the meta device as ours and other counters see it.
 
-    Attention runs as plain products, which is what they can count.
+    Attention runs as plain products, which is what they can count: fused, it would be an op that
+    none of them knows. The forward has the same FLOPs either way.
+
+    Args:
+        built: From :func:`mfu_torch.integrations.configs.build`.
+        inputs: From :func:`mfu_torch.integrations.meta_run.inputs_for`.
+        dtype: Its name, for the record.
     """
     with without_data(), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        return crosscheck(built.model, (), inputs.kwargs)
+        checked = crosscheck(built.model, (), inputs.kwargs)
+    notes = [*built.notes, *inputs.notes]
+    attention = _attention(built.model)
+    if attention != "eager":
+        notes.append(
+            f"attention {attention} was run as plain products, which the other counters can count; "
+            "its forward has the same FLOPs"
+        )
+    return msgspec.structs.replace(
+        checked, work=f"{inputs.shapes} | {dtype}, attention {attention}", notes=tuple(notes)
+    )
+
+
+def _attention(model: nn.Module) -> str:
+    return str(getattr(model.config, "_attn_implementation", None) or "eager")
 
 
 def _enable_checkpointing(model: nn.Module) -> None:
@@ -141,26 +174,25 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
-def _work(inputs: Inputs) -> str:
-    sizes = [
-        f"{name} {' x '.join(map(str, tensor.shape))}" for name, tensor in inputs.kwargs.items()
-    ]
-    return ", ".join(sizes)
-
-
 def _about(model: nn.Module) -> Iterator[str]:
-    if any(_RECURRENT.search(type(module).__name__) for module in model.modules()):
+    if any(_keeps_a_state(module) for module in model.modules()):
         yield (
             "state-space and linear-attention layers are counted as transformers' own torch code "
             "runs them, not as a kernel package does"
         )
 
 
-def _causal_unknown(counts: ModuleCounts) -> str:
+def _keeps_a_state(module: nn.Module) -> bool:
+    return any(hasattr(module, name) for name in _OF_A_STATE) or bool(
+        _WITH_A_STATE.search(type(module).__name__)
+    )
+
+
+def _about_plain_products(counts: ModuleCounts) -> Iterator[str]:
     ops = counts.total.by_op
-    if any("attention" in op for op in ops) or not any(op in ops for op in _BATCHED):
-        return ""
-    return _HIDDEN
+    kernel = any("attention" in op for op in ops)
+    if not kernel and any(op in ops for op in _BATCHED) and PLAIN_SCORES not in counts.total.notes:
+        yield PLAIN_PRODUCTS
 
 
 def _parameters(model: nn.Module, counts: ModuleCounts, inputs: Inputs) -> Parameters:

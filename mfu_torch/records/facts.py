@@ -224,8 +224,13 @@ class FlopCount(Record, frozen=True, kw_only=True):
         text = f"model {scaled(self.model, 'FLOP')} ({', '.join(named) or 'nothing'})"
         text += f", hardware {scaled(self.hardware, 'FLOP')}"
         if self.uncounted:
-            text += f", not counted: {', '.join(self.uncounted)}"
+            text += f", not counted: {', '.join(map(self._with_failure, self.uncounted))}"
         return text
+
+    def _with_failure(self, op: str) -> str:
+        # Without it, an op whose formula raises looks as if it had none.
+        failure = next((note for note in self.notes if note.startswith(failed_formula(op))), "")
+        return f"{op} ({failure})" if failure else op
 
     def split(self, phase: Phase) -> tuple[FlopCount, FlopCount]:
         """The count without a phase, and that phase alone."""
@@ -263,6 +268,11 @@ class FlopCount(Record, frozen=True, kw_only=True):
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             method=self.method or other.method,
         )
+
+
+def failed_formula(op: str) -> str:
+    """How the note begins that says why the formula of an op gave no count."""
+    return f"formula for {op} failed: "
 
 
 def _known_sum(one: int | None, other: int | None) -> int | None:

@@ -230,6 +230,24 @@ def test_a_witness_that_fails_says_what_it_raised() -> None:
     assert check.reading("fvcore").failure.startswith("RuntimeError: ")
     assert check.reading("torch").flops == LINEAR
     assert "could not count: RuntimeError" in render(check)
+    why = check.reading("fvcore").why
+    assert why.startswith(
+        "fvcore counts the graph that torch.jit.trace makes, and the tracer cannot"
+    )
+    assert f"    {why}\n" in render(check)
+    assert check.reading("torch").why == ""
+
+
+def test_a_check_of_sizes_that_the_tracer_cannot_run_is_told_in_words() -> None:
+    class Model(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._check(x.shape[1] == 16)
+            return super().forward(x)
+
+    check = crosscheck(Model(16, 32), (torch.randn(8, 16),))
+    assert check.reading("torch").flops == LINEAR
+    assert check.reading("fvcore").flops is None
+    assert "cannot run the model's checks of its sizes" in check.reading("fvcore").why
 
 
 def test_a_model_that_does_not_run_is_an_error_in_one_line() -> None:
@@ -248,6 +266,16 @@ def test_an_elementwise_op_is_noise(op: str) -> None:
 
 
 # --- what is shown ---------------------------------------------------------------------------
+
+
+def test_the_shapes_and_dtypes_that_ran_are_shown() -> None:
+    model = nn.Linear(16, 32, dtype=torch.bfloat16)
+    x = torch.randn(8, 16, dtype=torch.bfloat16)
+    by_place, by_name = crosscheck(model, (x,)), crosscheck(model, (), {"input": x})
+    assert by_place.work == "8 x 16 bfloat16 | bfloat16"
+    assert by_name.work == "input 8 x 16 bfloat16 | bfloat16"
+    first = render(by_place).splitlines()[0]
+    assert first == "forward FLOPs of Linear | 8 x 16 bfloat16 | bfloat16"
 
 
 def test_layers_that_differ_alike_share_a_line() -> None:

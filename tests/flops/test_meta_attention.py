@@ -117,6 +117,78 @@ def test_it_ends_with_the_context_and_leaves_other_devices_alone() -> None:
     assert ops(lambda: F.scaled_dot_product_attention(q, q, q)) == plain
 
 
-def test_sizes_that_do_not_fit_are_an_error() -> None:
+Q = (B, H, S, D)
+
+# What torch's own kernel refuses on the CPU, and what it takes.
+REFUSED: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "3 heads for 4": ([Q, (B, 3, S, D), (B, 3, S, D)], {"enable_gqa": True}),
+    "4 heads for 2": ([(B, 2, S, D), Q, Q], {"enable_gqa": True}),
+    "2 heads for 4, not shared": ([Q, (B, 2, S, D), (B, 2, S, D)], {}),
+    "other batch": ([(3, H, S, D), Q, Q], {}),
+    "other width": ([Q, (B, H, S, D + 1), Q], {}),
+    "no heads to share": ([(S, D)] * 3, {"enable_gqa": True}),
+    "vectors": ([(D,)] * 3, {}),
+    "mixed dtypes": ([(Q, torch.float16), Q, Q], {}),
+    "values of another dtype": ([Q, Q, (Q, torch.float64)], {}),
+    "integers": ([(Q, torch.long)] * 3, {}),
+    "mask of other keys": ([Q, Q, Q], {"attn_mask": ((S, S + 1), torch.bool)}),
+    "mask of other heads": ([Q, Q, Q], {"attn_mask": ((B, 3, S, S), torch.bool)}),
+    "mask of batches only": ([Q, Q, Q], {"attn_mask": ((B, S, S), torch.bool)}),
+    "mask of more batches": ([(1, H, S, D)] * 3, {"attn_mask": ((B, 1, S, S), torch.bool)}),
+    "mask of integers": ([Q, Q, Q], {"attn_mask": ((S, S), torch.long)}),
+    "mask of another dtype": ([Q, Q, Q], {"attn_mask": ((S, S), torch.float64)}),
+    "dropout of 150 %": ([Q, Q, Q], {"dropout_p": 1.5}),
+}
+TAKEN: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "one key head": ([Q, (B, 1, S, D), (B, 1, S, D)], {}),
+    "one batch of queries": ([(1, H, S, D), Q, Q], {}),
+    "shared heads": ([Q, (B, 2, S, D), (B, 1, S, D)], {"enable_gqa": True}),
+    "no batch": ([(H, S, D)] * 3, {}),
+    "no heads": ([(S, D)] * 3, {}),
+    "mask of keys": ([Q, Q, Q], {"attn_mask": ((B, 1, 1, S), torch.bool)}),
+    "wide mask": ([(Q, torch.float16)] * 3, {"attn_mask": ((S, S), torch.float32)}),
+}
+
+
+def attend(sizes: list[Any], options: dict[str, Any], device: str) -> torch.Tensor:
+    def made(size: Any) -> torch.Tensor:
+        shape, dtype = size if isinstance(size[0], tuple) else (size, torch.float32)
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    mask = {"attn_mask": made(options["attn_mask"])} if "attn_mask" in options else {}
+    with FusedAttention():
+        return F.scaled_dot_product_attention(*map(made, sizes), **(options | mask))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_real_op_refuses_is_refused(case: str) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        attend(*REFUSED[case], "cpu")
+    with pytest.raises(ValueError, match="attention of query") as caught:
+        attend(*REFUSED[case], "meta")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_the_real_op_takes_is_taken(case: str) -> None:
+    assert attend(*TAKEN[case], "meta").shape == attend(*TAKEN[case], "cpu").shape
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_tensors_of_two_devices_are_refused(place: int) -> None:
+    tensors = [meta(*Q), meta(*Q), meta(*Q), meta(S, S, grad=False)]
+    tensors[place] = torch.zeros(tensors[place].shape)
+    with FusedAttention(), pytest.raises(ValueError, match="on several devices"):
+        F.scaled_dot_product_attention(*tensors)
+
+
+def test_values_of_another_length_are_refused_although_a_kernel_of_the_cpu_takes_them() -> None:
     with pytest.raises(ValueError, match="their sizes do not fit"):
-        step(meta(B, H, S, D), meta(B, H, S, D + 1), meta(B, H, S, D))
+        step(meta(*Q), meta(*Q), meta(B, H, S + 1, D))
+
+
+def test_a_mask_besides_a_causal_one_is_an_upper_bound() -> None:
+    mask = torch.ones(S, S, dtype=torch.bool, device="meta")
+    mark_mask(mask, 100)
+    count = step(meta(*Q), meta(*Q), meta(*Q), attn_mask=mask, is_causal=True)
+    assert (count.model_causal, count.notes) == (count.model, (MASK_NOT_READ,))

@@ -123,3 +123,66 @@ def test_a_bad_registration_says_what_was_expected(
 ) -> None:
     with pytest.raises(error, match=message):
         register_flops(op, fn)
+
+
+# --- what a formula takes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "fn", "message"),
+    [
+        ("aten::mm", lambda a, b: 0, r"fn\(a, b\) takes no argument named result"),
+        ("nolib::nothing", lambda a, b: 0, "takes no argument named result"),
+        ("aten::mm", lambda a, b, result, /: 0, "takes no argument named result"),
+        ("aten::mm", lambda *result: 0, "takes no argument named result"),
+        ("aten::mm.default", lambda a, *, result: 0, r"arguments of the op, \(self, mat2\)"),
+        ("aten::mm", lambda a, b, c, d, *, result: 0, r"\(self, mat2\) or \(self, mat2, out"),
+        (torch.ops.aten.mm.out, lambda a, b, *, result: 0, r"\(self, mat2, out\)"),
+        (torch.ops.aten.mm, lambda a, b, *, result, bias: 0, "cannot be called with"),
+    ],
+)
+def test_a_formula_that_no_call_fits_is_refused_when_it_is_registered(
+    op: Any, fn: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        register_flops(op, fn)
+    assert "called as fn(*args, result=result, **kwargs)" in str(caught.value)
+    assert not any("nothing" in name for name in _given)
+
+
+@pytest.mark.parametrize(
+    ("op", "fn"),
+    [
+        ("aten::mm", lambda a, b, *, result: 0),
+        ("aten::mm", lambda a, b, result: 0),
+        ("aten::mm", lambda *_, **__: 0),
+        ("aten::mm", lambda a, b, *, result, out: 0),  # fits one of its overloads
+        ("aten::addmm", lambda bias, a, b, *, result: 0),  # fits where beta and alpha are left out
+        ("aten::addmm", lambda bias, a, b, *, beta=1, alpha=1, result: 0),
+        ("nolib::nothing", lambda whatever, *, result: 0),  # nothing to hold it against
+        ("aten::nothing_of_this_name", lambda *, result: 0),
+        ("aten::mm.no_such_overload", lambda *, result: 0),
+        ("aten::mm", max),  # no signature that Python can read
+    ],
+)
+def test_a_formula_that_some_call_fits_is_taken(op: Any, fn: Any) -> None:
+    register_flops(op, fn)
+
+
+def test_a_triton_kernels_formula_takes_a_result_too() -> None:
+    class Kernel:
+        fn = staticmethod(lambda x: None)
+
+    Kernel.__module__ = "triton.runtime.jit"
+    with pytest.raises(TypeError, match="takes no argument named result"):
+        register_flops(Kernel(), lambda x: 0)
+
+
+def test_a_formula_that_fails_is_named_where_the_count_is_printed(library: Any) -> None:
+    register_flops(library, lambda x, *, result: x.no_such_attribute)
+    count = count_flops(library, torch.randn(4, 4))
+    assert "not counted: mfu_test.square (formula for mfu_test.square failed: Attribute" in str(
+        count
+    )
+    _given.clear()
+    assert str(count_flops(library, torch.randn(4, 4))).endswith("not counted: mfu_test.square")

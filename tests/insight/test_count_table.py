@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mfu_torch.insight.count_table import ModelCount, Parameters, families, render, summary
+from mfu_torch.insight.count_table import ModelCount, Parameters, render, summary
+from mfu_torch.insight.module_families import families, grouped_modules
 from mfu_torch.records import FlopCount, FlopTerm, Phase
 
 
@@ -75,16 +76,23 @@ def test_what_runs_in_the_model_itself_and_outside_of_it() -> None:
 
 
 def test_recomputation_is_in_its_own_column_and_in_the_share() -> None:
-    modules = {"a": part(60) + part(20, "recompute") + part(20, "kernel_recompute")}
+    modules = {"a": part(60) + part(25, "recompute") + part(15, "kernel_recompute")}
     (family,) = families(modules | {"b": FlopCount()})
-    assert (family.forward, family.recompute, family.hardware) == (60, 40, 100)
-    table = render(found(modules)).split("\n\n")[1]
-    assert table.splitlines()[1].split() == ["a", "1", "60", "-", "40", "100.0"]
+    assert (family.forward, family.recompute, family.kernel_recompute) == (60, 25, 15)
+    assert family.hardware == 100
+    text = render(found(modules))
+    header, row, *_ = text.split("\n\n")[1].splitlines()
+    assert header.split()[-4:] == ["recompute", "kernel", "share", "%"]
+    assert row.split() == ["a", "1", "60", "-", "25", "15", "100.0"]
+    # The numbers of the table are those of the lines below it.
+    assert "  recompute                       25 FLOP (25.0 %)" in text
+    assert "  recompute in attention kernels  15 FLOP (15.0 %)" in text
+    assert "share: of hardware FLOPs; kernel: what attention kernels repeat" in text
 
 
 def test_the_shares_add_up_to_100() -> None:
     lines = render(found({name: part(1) for name in "abc"})).split("\n\n")[1].splitlines()
-    assert [line.split()[-1] for line in lines[1:]] == ["33.4", "33.3", "33.3", "100.0"]
+    assert [line.split()[-1] for line in lines[1:-1]] == ["33.4", "33.3", "33.3", "100.0"]
 
 
 def test_a_long_name_keeps_its_end() -> None:
@@ -94,16 +102,57 @@ def test_a_long_name_keeps_its_end() -> None:
     assert row.startswith("...x")
 
 
-def test_an_unknown_causal_count_is_not_printed() -> None:
-    hidden = found({"a": part(100)}, causal_unknown="no mask was seen")
-    assert "attention causal: not known, no mask was seen" in " ".join(render(hidden).split())
-    assert summary(hidden)["flops"]["model_causal"] is None
+def masked(flops: int, kept: int) -> FlopCount:
+    term = FlopTerm(
+        phase="forward", op="aten.sdpa", dtype="bf16", flops=flops, causal_flops=kept, calls=1
+    )
+    return FlopCount(terms=(term,))
 
 
 def test_an_upper_bound_is_called_one() -> None:
-    bound = found({"a": part(100)}, causal_is_bound=True)
-    assert "attention causal: at most 100 FLOP" in render(bound)
-    assert summary(bound)["flops"]["causal_is_upper_bound"] is True
+    modules = {"a": masked(1000, 900)}
+    bound = found(modules, causal_bounds=("a mask was not read",), notes=("a mask was not read",))
+    assert "(attention causal: at most 900 FLOP, 10.0 % less, see the notes)" in " ".join(
+        render(bound).split()
+    )
+    flops = summary(bound)["flops"]
+    assert (flops["model_causal"], flops["causal_is_upper_bound"]) == (900, True)
+    assert flops["causal_bounds"] == ("a mask was not read",)
+
+
+def test_two_counts_that_print_alike_are_told_apart_by_their_difference() -> None:
+    text = render(found({"a": masked(649_000_000_000, 648_900_000_000)}))
+    assert "model FLOPs                     649 GFLOP   (attention causal: 649 GFLOP, " in text
+    assert ", 0.015 % less)" in text
+    assert "(attention causal: the same)" in render(found({"a": part(100)}))
+
+
+def test_the_tokens_of_two_texts_are_called_that() -> None:
+    two = found({"a": part(100)}, one_pass=False, tokens=20)
+    assert (
+        "per token                       5 FLOP model, of 20 tokens, source and target"
+        in render(two)
+    )
+    assert summary(two)["tokens_are"] == "source and target"
+    assert summary(found({"a": part(100)}))["tokens_are"] == "source"
+
+
+def test_equal_modules_are_one_entry_with_the_flops_of_each() -> None:
+    modules = {f"layers.{i}.mlp": part(10) for i in (0, 1, 2, 5)}
+    modules |= {"layers.3.mlp": part(11), "layers.4.mlp": part(11), "head": part(7)}
+    assert grouped_modules(modules) == {
+        "layers.0-2,5.mlp": {"times": 4, "forward": 10},
+        "layers.3-4.mlp": {"times": 2, "forward": 11},
+        "head": {"times": 1, "forward": 7},
+    }
+
+
+def test_two_numbers_in_a_path_are_two_ranges_or_none() -> None:
+    whole = {f"block.{i}.layer.{j}": part(10) for i in range(3) for j in range(2)}
+    assert grouped_modules(whole) == {"block.0-2.layer.0-1": {"times": 6, "forward": 10}}
+    del whole["block.1.layer.1"]
+    assert list(grouped_modules(whole).values()) == [{"times": 1, "forward": 10}] * 5
+    assert "block.2.layer.1" in grouped_modules(whole)
 
 
 def test_experts_that_cannot_be_told_leave_the_rule_of_thumb_out() -> None:

@@ -15,7 +15,8 @@ from config_counts import write as write
 from mfu_torch import MFUError
 from mfu_torch.integrations.configs import ConfigError, build
 from mfu_torch.integrations.counting import CountError, count_model
-from mfu_torch.integrations.meta_run import InputsError, LengthMissing, inputs_for, without_data
+from mfu_torch.integrations.meta_masks import without_data
+from mfu_torch.integrations.meta_run import InputsError, WrongSize, inputs_for
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,31 @@ from mfu_torch.integrations.meta_run import InputsError, LengthMissing, inputs_f
         (LLAMA | {"vocab_size": 10**30}, "vocab_size is 1000000000000000000000000000000; expected"),
         (LLAMA | {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000; expected"),
         (LLAMA | {"num_attention_heads": 5}, "is no config of a llama"),
+        (
+            LLAMA | {"num_key_value_heads": 3},
+            "num_attention_heads is 4, which is no multiple of num_key_value_heads, 3;",
+        ),
+        (LLAMA | {"num_attention_heads": 8, "num_key_value_heads": 3}, "no multiple of"),
+        (LLAMA | {"num_attention_heads": 2, "num_key_value_heads": 4}, "no multiple of"),
+        (
+            {"model_type": "llava", "text_config": LLAMA | {"num_key_value_heads": 3}},
+            "text_config.num_attention_heads is 4, which is no multiple of",
+        ),
+        (
+            {"model_type": "mistral", "hidden_size": 64, "num_attention_heads": 4},
+            "num_key_value_heads, 8 (transformers' default, since the file has none)",
+        ),
+        (
+            LLAMA | {"model_type": "mixtral", "architectures": None, "num_experts_per_tok": 9},
+            "num_experts_per_tok is 9, which is more than num_local_experts, 8",
+        ),
+        (LLAMA | {"architectures": 7}, "architectures is 7; expected names of classes"),
+        (LLAMA | {"architectures": {"a": 1}}, "architectures is {'a': 1}; expected names"),
+        (LLAMA | {"architectures": ["LlamaForCausalLM", 3]}, "expected names of classes"),
+        (
+            LLAMA | {"architectures": ["BertForMaskedLM"]},
+            "names BertForMaskedLM, a model of BertConfig, and the model_type 'llama' gives",
+        ),
         (LLAMA | {"hidden_act": "nothing"}, "transformers cannot build a LlamaForCausalLM"),
         (
             {"model_type": "llava", "text_config": LLAMA | {"hidden_size": -1}},
@@ -97,7 +123,7 @@ def test_a_model_that_cannot_checkpoint(write: Write) -> None:
 
 
 def test_a_length_that_is_needed_is_asked_for(write: Write) -> None:
-    with pytest.raises(LengthMissing, match="reads text; give the length of it, --seq N"):
+    with pytest.raises(WrongSize, match="reads text; give the length of it, --seq N"):
         counted(write(LLAMA), seq=None)
 
 

@@ -26,8 +26,9 @@ from config_counts import (
 )
 from config_counts import write as write
 
+from mfu_torch.flops.ops.attention import MASK_NOT_READ, PLAIN_SCORES
 from mfu_torch.integrations.configs import build, offline
-from mfu_torch.integrations.meta_run import LengthMissing
+from mfu_torch.integrations.meta_run import WrongSize
 
 # --- language models -------------------------------------------------------------------------
 
@@ -45,7 +46,7 @@ def test_a_forward_of_llama(write: Write) -> None:
     assert (found.tokens, found.samples) == (B * S, B)
     assert found.count.uncounted == {}
     assert found.notes == ()
-    assert found.causal_unknown == ""
+    assert found.causal_bounds == ()
 
 
 def test_a_training_step_of_llama(write: Write) -> None:
@@ -65,10 +66,13 @@ def test_checkpointed_layers_run_again_up_to_the_last_tensor_that_is_saved(write
     assert found.count.recompute == DENSE - head - down + SCORES
 
 
-def test_eager_attention_has_the_same_model_flops_and_an_unknown_mask(write: Write) -> None:
+def test_eager_attention_has_the_same_model_flops_and_a_mask_not_told(
+    write: Write,
+) -> None:
     found = counted(write(LLAMA), train=True, attention="eager")
     assert found.count.model == found.count.hardware == 3 * (DENSE + SCORES)
-    assert "no mask can be told" in found.causal_unknown
+    assert found.count.model_causal == found.count.model
+    assert found.causal_bounds == (PLAIN_SCORES,)
 
 
 def test_modules_add_up_and_have_their_own(write: Write) -> None:
@@ -110,7 +114,7 @@ def test_a_sliding_window_keeps_exactly_its_scores(write: Write) -> None:
     rows = sum(min(i + 1, window) for i in range(S))
     assert found.count.model == DENSE + SCORES
     assert found.count.model_causal == DENSE + LAYERS * 4 * B * rows * D
-    assert not found.causal_is_bound
+    assert found.causal_bounds == ()
 
 
 def test_mixture_of_experts_is_counted_for_the_experts_that_a_token_is_sent_to(
@@ -196,7 +200,7 @@ def test_an_encoder_and_its_decoder_have_lengths_of_their_own(write: Write) -> N
     assert found.count.model == LAYERS * (encoder + decoder + cross) + head
     assert found.tokens == B * (S + target)
     assert found.rule_of_thumb is None  # no token goes through all of the model
-    assert found.causal_is_bound  # its position bias is a mask without data
+    assert found.causal_bounds == (MASK_NOT_READ,)  # its position bias is a mask without data
 
 
 # --- images and sound ------------------------------------------------------------------------
@@ -257,7 +261,7 @@ def test_a_spectrogram_and_its_text(write: Write) -> None:
     decoder = 2 * B * target * (4 * D * D + 2 * D * F) + 4 * B * target**2 * D
     cross = 2 * B * (2 * target + 2 * positions) * D * D + 4 * B * target * positions * D
     assert found.count.model == convolutions + encoder + decoder + cross + 2 * B * target * D * V
-    with pytest.raises(LengthMissing, match="--target-seq"):
+    with pytest.raises(WrongSize, match="--target-seq"):
         counted(path, seq=None)
 
 
@@ -290,7 +294,7 @@ def test_a_folder_is_as_good_as_the_file_in_it(write: Write) -> None:
 def test_nothing_stays_behind(write: Write) -> None:
     from transformers import masking_utils
 
-    import mfu_torch.integrations.meta_run as meta_run
+    from mfu_torch.integrations.meta_masks import without_data
 
     before = (
         dict(masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping),
@@ -300,7 +304,7 @@ def test_nothing_stays_behind(write: Write) -> None:
         torch.get_default_dtype(),
     )
     counted(write(LLAMA), train=True, checkpoint=True)
-    with pytest.raises(KeyError), meta_run.without_data():
+    with pytest.raises(KeyError), without_data():
         raise KeyError
     assert before == (
         dict(masking_utils.ALL_MASK_ATTENTION_FUNCTIONS._global_mapping),

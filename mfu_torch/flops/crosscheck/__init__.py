@@ -15,9 +15,8 @@ which it differs; where nothing there accounts for it, the difference is called 
 from __future__ import annotations
 
 import copy
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from mfu_torch.flops.crosscheck.fvcore_witness import by_fvcore
+from mfu_torch.flops.crosscheck.text import render as render
 from mfu_torch.flops.crosscheck.witnesses import Difference, Operands, Reading, explain_torch
 from mfu_torch.flops.modules import ModuleCounts, count_by_module
 from mfu_torch.flops.shadow import unwrapped
@@ -47,12 +47,16 @@ class Crosscheck(Record, frozen=True, kw_only=True):
         readings: What each witness says.
         differences: Module by module, where a witness differs from ours. A module has what runs
             in it and in none of its children; ``""`` is the model itself.
+        work: What ran: shapes and dtypes, in words.
+        notes: What else has to be said of it.
     """
 
     model: str
     count: FlopCount
     readings: tuple[Reading, ...]
     differences: tuple[Difference, ...]
+    work: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def ours(self) -> int:
@@ -113,61 +117,12 @@ def crosscheck(
         if closed_form != count.hardware:
             differences.append(_against_closed_form(count, closed_form))
     return Crosscheck(
-        model=run.name, count=count, readings=tuple(readings), differences=tuple(differences)
+        model=run.name,
+        count=count,
+        readings=tuple(readings),
+        differences=tuple(differences),
+        work=run.work,
     )
-
-
-def render(check: Crosscheck) -> str:
-    """The readings one below the other, then every module in which they differ, and why.
-
-    ::
-
-        forward FLOPs of LSTM
-          ours             36,700,160
-          fvcore                    0   -36,700,160, 0.000 of ours
-          torch                     0   -36,700,160, 0.000 of ours
-        where fvcore differs
-          the model itself: ours 36,700,160, fvcore 0
-            fvcore has no formula for aten::lstm (1 calls)
-        ...
-    """
-    lines = [f"forward FLOPs of {check.model}", f"  {'ours':<12}{check.ours:>24,}"]
-    for reading in check.readings:
-        lines.append(f"  {reading.witness:<12}{_against(reading, check.ours)}")
-        lines += [f"    {remark}" for remark in reading.remarks]
-    for op, calls in check.count.uncounted.items():
-        lines.append(f"  not counted by ours: {op} ({calls} calls)")
-    lines += [f"  ours: {note}" for note in check.count.notes]
-    for witness in dict.fromkeys(found.witness for found in check.differences):
-        lines.append(f"where {witness} differs")
-        lines += _differences(check.differences, witness)
-    return "\n".join(lines)
-
-
-def _against(reading: Reading, ours: int) -> str:
-    if reading.flops is None:
-        return f"could not count: {reading.failure}"
-    if reading.flops == ours:
-        return f"{reading.flops:>24,}   equal"
-    share = f", {reading.flops / ours:.3f} of ours" if ours else ""
-    return f"{reading.flops:>24,}   {reading.flops - ours:+,}{share}"
-
-
-def _differences(differences: tuple[Difference, ...], witness: str) -> Iterator[str]:
-    alike: dict[tuple[Any, ...], list[Difference]] = {}
-    for found in differences:
-        if found.witness == witness:
-            # One line for what every layer has: "model.layers.*.self_attn".
-            name = re.sub(r"\b\d+\b", "*", found.module) or "the model itself"
-            key = (name, found.ours, found.theirs, found.reasons, found.unexplained)
-            alike.setdefault(key, []).append(found)
-    for (name, *_), group in alike.items():
-        first, many = group[0], f" ({len(group)} modules, each)" if len(group) > 1 else ""
-        name = name if many else first.module or name
-        yield f"  {name}{many}: ours {first.ours:,}, {witness} {first.theirs:,}"
-        yield from (f"    {reason}" for reason in first.reasons)
-        if first.unexplained:
-            yield f"    not explained: {first.unexplained:+,} FLOPs. One of the two is wrong"
 
 
 def _against_closed_form(count: FlopCount, closed_form: int) -> Difference:
@@ -194,6 +149,18 @@ class _Run:
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._model, self._args, self._kwargs = unwrapped(model), args, kwargs
         self.name = type(self._model).__name__
+
+    @property
+    def work(self) -> str:
+        """``"input_ids 2 x 32 int64 | bfloat16"``: arguments, dtypes of parameters."""
+        named = [*(("", value) for value in self._args), *self._kwargs.items()]
+        inputs = ", ".join(
+            f"{name} {' x '.join(map(str, value.shape))} {_dtype_name(value.dtype)}".strip()
+            for name, value in named
+            if isinstance(value, torch.Tensor)
+        )
+        dtypes = dict.fromkeys(_dtype_name(p.dtype) for p in self._model.parameters())
+        return " | ".join(filter(None, (inputs, ", ".join(dtypes))))
 
     def copied(self) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         """A copy of the model without the hooks of others, and of its arguments."""
@@ -227,6 +194,10 @@ class _Run:
             with mode:
                 model(*args, **kwargs)
                 scopes.end()
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class _PlainCopy(TorchFunctionMode):

@@ -19,19 +19,45 @@ class Reading(Record, frozen=True, kw_only=True):
         witness: ``"fvcore"``, ``"torch"`` or ``"closed form"``.
         flops: Forward FLOPs, a multiply-add being 2; ``None`` if it could not count.
         failure: What it raised, if it could not.
+        why: What that means, in words.
         remarks: What it raised on single ops that it was kept from ending on.
     """
 
     witness: str
     flops: int | None = None
     failure: str = ""
+    why: str = ""
     remarks: tuple[str, ...] = ()
 
     @classmethod
     def failed(cls, witness: str, error: Exception) -> Reading:
         """The reading of a witness that raised."""
         line = (str(error).strip().splitlines() or [""])[0][:160]
-        return cls(witness=witness, failure=f"{type(error).__name__}: {line}")
+        failure = f"{type(error).__name__}: {line}"
+        why = next((text for known, text in _WHY.get(witness, ()) if known in failure), "")
+        return cls(witness=witness, failure=failure, why=why)
+
+
+_TRACER = "fvcore counts the graph that torch.jit.trace makes, and the tracer cannot "
+
+# What is in the failure of a witness -> what it means; the last one of each fits all.
+_WHY: dict[str, tuple[tuple[str, str], ...]] = {
+    "fvcore": (
+        (
+            "cond must be a bool",
+            f"{_TRACER}run the model's checks of its sizes: while it traces, sizes are tensors, "
+            "and torch._check takes none",
+        ),
+        (
+            "Tracer cannot infer type",
+            f"{_TRACER}return what this forward returns: only tensors, lists, tuples and dicts of "
+            "tensors",
+        ),
+        ("vmap", f"{_TRACER}follow torch.vmap, with which the model makes its attention mask"),
+        ("", f"{_TRACER}follow this forward; it runs without the tracer, as the other counts show"),
+    ),
+    "torch": (("", "torch's counter does not get through this forward; it runs without it"),),
+}
 
 
 class Difference(Record, frozen=True, kw_only=True):

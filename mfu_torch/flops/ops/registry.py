@@ -19,6 +19,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from mfu_torch.flops.ops.dtypes import Kind, contraction_dtype, first_contraction_dtype
+from mfu_torch.flops.ops.formula_signature import check_formula, schemas_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -128,8 +129,13 @@ def register_flops(
             multiply-add being 2: for ``(m, k) @ (k, n)`` this is ``2 * m * k * n``. That of a
             Triton kernel is called with the kernel's arguments by their names, and ``result=None``.
 
+    The name of an op that does not exist (yet) is taken, since its library may be loaded later: a
+    misspelt one is not noticed here, and the op that was meant stays listed as not counted. So
+    what ``fn`` takes is held against the op's schema only where the op exists by now.
+
     Raises:
-        TypeError: If ``op`` is not an op or a name, or ``fn`` cannot be called.
+        TypeError: If ``op`` is not an op or a name, ``fn`` cannot be called, or not in this way: it
+            takes no ``result``, or more or fewer arguments than any overload of the op has.
         ValueError: If ``op`` is a string that does not have the form of an op name.
     """
     if not callable(fn):
@@ -139,9 +145,12 @@ def register_flops(
         )
     given = Formula(fn, operand=None, given=True)
     if is_triton_kernel(op):
+        check_formula(op, fn, ())
         _kernels[kernel_function(op)] = given
     else:
-        _given[_key(op)] = given
+        key = _key(op)
+        check_formula(op, fn, schemas_of(key))
+        _given[key] = given
 
 
 def formula_for(op: OpOverload[..., Any] | HigherOrderOperator) -> Formula | None:
