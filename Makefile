@@ -23,6 +23,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/new_shapes.py
 	$(BIN)/python benchmarks/count_cost.py
+	$(BIN)/python benchmarks/telemetry.py
 
 clean:
 	rm -rf $(VENV)

@@ -10,7 +10,8 @@ from fake_clock import FakeClock
 from fakes import ListSink
 
 from mfu_torch import Meter, meter, read_run
-from mfu_torch.records import Device, Telemetry
+from mfu_torch.peak import resolve
+from mfu_torch.records import Device, Peak, Telemetry
 
 
 class Sampler:
@@ -97,3 +98,13 @@ def test_pauses_are_not_sampled(tmp_path: Path, sampler: type[Sampler]) -> None:
 def test_telemetry_can_be_left_out(tmp_path: Path, sampler: type[Sampler]) -> None:
     _, sink = train(tmp_path, telemetry=False)
     assert (sampler.made, sink.of(Telemetry)) == ([], [])
+
+
+def test_the_report_shows_mfu_against_what_the_device_sustains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Forward and dW of Linear(4, 4), 2 rows: 2 * 64 FLOPs a second, of 1e9 and of 256 FLOP/s.
+    sustained = Peak(flops_per_s=256.0, dtype="fp32", source="a GEMM", provenance="measured")
+    monkeypatch.setattr(resolve, "saved_peak", lambda device, dtype, cache_dir: sustained)
+    made, _ = train(tmp_path)
+    assert "  measured peak    fp32 256 FLOP/s (MFU 50.0 %, HFU 50.0 % of it)" in made.summary()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mfu_torch.peak import resolve
-from mfu_torch.peak.resolve import Given, check_given, resolve_peak
+from mfu_torch.peak.resolve import Given, check_given, look_up_peak, resolve_peak
 from mfu_torch.records import Device, Peak, PeakEntry, UnknownPeak
 
 H100 = Device(name="NVIDIA H100 80GB HBM3", kind="cuda", sm_count=132)
@@ -161,3 +161,33 @@ def test_a_mapping_leaves_other_dtypes_to_a_user_table(tmp_path: Path) -> None:
     table.write_text('[[device]]\nname = "Imaginary GPU 9000"\nfp8 = "9T"\nsource = "s"\n')
     rates = [resolve_peak(MYSTERY, d, {"bf16": BF16}, table=table).peak for d in ("bf16", "fp8")]
     assert [peak.flops_per_s for peak in rates if peak is not None] == [5e12, 9e12]
+
+
+# --- beside the peak -------------------------------------------------------------------------
+
+
+def test_what_the_device_was_measured_to_sustain_stands_beside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sustained = Peak(flops_per_s=744e12, dtype="bf16", source="a GEMM", provenance="measured")
+    monkeypatch.setattr(resolve, "saved_peak", lambda device, dtype, cache_dir: sustained)
+    entry = resolve_peak(H100, "bf16")
+    assert entry.peak is not None
+    assert (entry.peak.flops_per_s, entry.measured) == (989.4e12, sustained)
+    unknown = resolve_peak(MYSTERY, "bf16")
+    assert (unknown.peak, unknown.measured) == (None, sustained)
+
+
+def test_a_dtype_without_peaks_is_not_looked_for_among_the_measured() -> None:
+    assert resolve_peak(H100, "complex64").measured is None
+
+
+def test_looking_up_never_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(*_: Any, **__: Any) -> Peak:
+        raise AssertionError("it measures")
+
+    monkeypatch.setattr(resolve, "measured_peak", never)
+    assert look_up_peak(H100, "bf16", tmp_path) == resolve_peak(H100, "bf16", cache_dir=tmp_path)
+    assert look_up_peak(CPU, "fp32", tmp_path).unknown.startswith(
+        "no fp32 peak for 'AMD EPYC': not measured here yet; the first run that needs it does that"
+    )
