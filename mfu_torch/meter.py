@@ -41,6 +41,7 @@ from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
+    check_arguments,
     check_device,
     check_sinks,
     given_count,
@@ -110,13 +111,7 @@ class Meter:
         telemetry: bool = True,
     ) -> None:
         self._models = models_of(model)
-        if attention not in ("full", "causal"):
-            raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
-        whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
-        if not whole or log_every < 1:
-            raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
-        if not (log_dir is None or isinstance(log_dir, (str, os.PathLike))):
-            raise TypeError(f"log_dir is {log_dir!r}; expected the path of a folder, or nothing")
+        check_arguments(attention, log_every, log_dir)
         if device is not None and not isinstance(device, Device):
             check_device(device)
         check_given(peak)

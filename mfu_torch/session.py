@@ -69,6 +69,21 @@ def models_of(model: object) -> tuple[nn.Module, ...]:
     return tuple(dict.fromkeys(models))
 
 
+def check_arguments(attention: object, log_every: object, log_dir: object) -> None:
+    """Refuse what a meter cannot use, before anything runs.
+
+    Raises:
+        TypeError, ValueError: The message says what was given and what is expected.
+    """
+    if attention not in ("full", "causal"):
+        raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
+    whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
+    if not whole or log_every < 1:  # type: ignore[operator]
+        raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
+    if not (log_dir is None or isinstance(log_dir, (str, os.PathLike))):
+        raise TypeError(f"log_dir is {log_dir!r}; expected the path of a folder, or nothing")
+
+
 def check_sinks(sinks: object) -> None:
     """Refuse what cannot take records.
 

@@ -101,6 +101,8 @@ def saved_peak(device: Device, dtype: str, cache_dir: CacheDir = None) -> Peak |
         ValueError: If the dtype has no peak in mfu_torch at all.
     """
     check_dtype(dtype)
+    if not saved_folder(cache_dir).is_dir():
+        return None  # also spares a look-up by name alone the import of torch
     if dtype == "fp32" and device.kind == "cpu" and reduced_fp32(device):
         return None
     key = _key(device, dtype, driver_version(device))
