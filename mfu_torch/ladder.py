@@ -18,15 +18,24 @@ from typing import Literal
 
 import msgspec
 
-from mfu_torch.figures import Figures, figures, run_figures
+from mfu_torch.figures import Figures, by_count, figures, run_figures
 from mfu_torch.records import Peak, PeakEntry, Record, Run, Telemetry
-from mfu_torch.utilization import rate_at_clock
+from mfu_torch.utilization import ideal_time_s, rate_at_clock
 
 LARGEST = ("temperature_c", "memory_used_bytes", "other_processes")
 SMALLEST = ("sm_clock_min_hz",)
 _NO_MEANS = {"after_step", "samples", "time_s", "throttle", "absent", *LARGEST, *SMALLEST}
 
 NO_TELEMETRY = "the device was not sampled"
+
+MOST_EXCLUDED = 0.2
+"""Of a window's time that excluded steps may take. A check of one step in ten is less."""
+
+NEXT_TO_NOTHING = 0.01
+"""Of the ideal time: a dtype with less cannot change a figure that is printed with three digits."""
+
+CLOCKS_HZ = (1e7, 1e11)
+"""What can be the clock of a processor; a driver may report anything."""
 
 
 class Rung(Record, frozen=True, kw_only=True):
@@ -49,24 +58,46 @@ class Sampled(Record, frozen=True, kw_only=True):
     """What the device did over the steady steps of a run.
 
     Attributes:
-        mean: Over the windows that have steady steps only.
-        all_steps: There was no such window: it is over all of them, excluded steps too.
+        mean: Over the windows in which excluded steps took at most a fifth of the time.
+        all_steps: There was no such window: it is over all of them.
+        stopped: Why there are no samples any more; empty if there are.
     """
 
     mean: Telemetry
     all_steps: bool
+    stopped: str = ""
+
+
+class Beside(Record, frozen=True, kw_only=True):
+    """Figures against other peaks than those that MFU divides by.
+
+    Attributes:
+        as_stated: Dtypes with next to no work, whose other peak is not known: they have the stated
+            one here, too.
+    """
+
+    figures: Figures
+    as_stated: tuple[str, ...] = ()
 
 
 def sampled(run: Run) -> Sampled | None:
     """What the device did over the steady steps; ``None`` if it was not sampled at all."""
-    excluded = [step.index for step in run.steps if step.excluded]
-    steady, begin = [], 0
-    for record in run.telemetry:
-        if not any(begin <= index < record.after_step for index in excluded):
-            steady.append(record)
-        begin = record.after_step
-    mean = mean_telemetry(steady or run.telemetry)
-    return None if mean is None else Sampled(mean=mean, all_steps=not steady)
+    with_samples = [record for record in run.telemetry if record.samples]
+    mean = mean_telemetry([record for record in with_samples if _is_steady(run, record)])
+    stopped = [record for record in run.telemetry if not record.samples and record.absent]
+    why = "; ".join(dict.fromkeys(stopped[-1].absent.values())) if stopped else ""
+    if mean is not None:
+        return Sampled(mean=mean, all_steps=False, stopped=why)
+    mean = mean_telemetry(with_samples or run.telemetry)
+    return None if mean is None else Sampled(mean=mean, all_steps=True, stopped=why)
+
+
+def _is_steady(run: Run, record: Telemetry) -> bool:
+    position = run.telemetry.index(record)
+    begin = run.telemetry[position - 1].after_step if position else 0
+    steps = [step for step in run.steps if begin <= step.index < record.after_step]
+    excluded_s = sum(step.duration_s for step in steps if step.excluded)
+    return excluded_s <= MOST_EXCLUDED * sum(step.duration_s for step in steps)
 
 
 def mean_telemetry(records: Sequence[Telemetry]) -> Telemetry | None:
@@ -90,20 +121,21 @@ def mean_telemetry(records: Sequence[Telemetry]) -> Telemetry | None:
         elif name not in _NO_MEANS and known:
             values[name] = _mean(known)
     samples = sum(record.samples for record in records)
-    reasons = {reason for record in records for reason in record.throttle}
+    seen = [record for record in records if "throttle" not in record.absent]
+    reasons = {reason for record in seen for reason in record.throttle}
     return Telemetry(
         after_step=records[-1].after_step,
         samples=samples,
         time_s=sum(record.time_s for record in records),
         throttle={
-            reason: _mean([(r.throttle.get(reason, 0.0), r.time_s) for r in records])
+            reason: _mean([(r.throttle.get(reason, 0.0), r.time_s) for r in seen])
             for reason in sorted(reasons)
         },
         absent={
             name: reason
             for record in records
             for name, reason in record.absent.items()
-            if values.get(name) is None
+            if values.get(name) is None and not (name == "throttle" and seen)
         },
         **values,  # type: ignore[arg-type]
     )
@@ -156,7 +188,7 @@ def ladder(run: Run) -> tuple[Rung, ...]:
     )
 
 
-def at_clock_held(run: Run) -> Figures | str:
+def at_clock_held(run: Run) -> Beside | str:
     """The run's figures against what its peaks are at the clock that the device held.
 
     A card that is held at 1410 of the 1830 MHz that its 989 TFLOP/s are stated at can do 762.
@@ -166,6 +198,9 @@ def at_clock_held(run: Run) -> Figures | str:
     held_hz = None if found is None else found.mean.sm_clock_hz
     if found is None or held_hz is None:
         return NO_TELEMETRY if found is None else found.mean.absent.get("sm_clock_hz", NO_TELEMETRY)
+    if not CLOCKS_HZ[0] <= held_hz <= CLOCKS_HZ[1]:
+        return f"{held_hz:.3g} Hz was reported, which is no clock"
+    hz = held_hz
 
     def held(entry: PeakEntry) -> Peak | str:
         peak = entry.peak
@@ -173,24 +208,50 @@ def at_clock_held(run: Run) -> Figures | str:
             return entry.unknown
         if peak.clock_hz is None or peak.provenance in ("measured", "given"):
             return f"no clock is known that the {entry.dtype} peak is stated at"
-        rate = rate_at_clock(peak.flops_per_s, peak.clock_hz, held_hz)
-        return msgspec.structs.replace(peak, flops_per_s=rate, clock_hz=held_hz)
+        rate = rate_at_clock(peak.flops_per_s, peak.clock_hz, hz)
+        return msgspec.structs.replace(peak, flops_per_s=rate, clock_hz=hz)
 
-    return _against(run, held)
+    return _beside(run, held)
 
 
-def against_measured(run: Run) -> Figures | str:
+def against_measured(run: Run) -> Beside | str:
     """The run's figures against what the device was measured to sustain (``mfu-torch bench``)."""
-    return _against(run, lambda entry: entry.measured or "mfu-torch bench --save measures it")
+
+    def measured(entry: PeakEntry) -> Peak | str:
+        reason = f"nothing was measured for {entry.dtype}; mfu-torch bench --save does that"
+        return entry.measured or reason
+
+    return _beside(run, measured)
 
 
-def _against(run: Run, other: Callable[[PeakEntry], Peak | str]) -> Figures | str:
+def _beside(run: Run, other: Callable[[PeakEntry], Peak | str]) -> Beside | str:
     peaks: dict[str, PeakEntry] = {}
+    as_stated = []
     for dtype, entry in run.peaks.items():
         peak = other(entry)
         if isinstance(peak, str):
-            return peak
+            if entry.peak is None or _share_of(run, dtype) > NEXT_TO_NOTHING:
+                return peak
+            as_stated.append(dtype)
+            peak = entry.peak
         peaks[dtype] = PeakEntry(dtype=dtype, peak=peak)
-    if not peaks:
+    if len(as_stated) == len(peaks):
         return "no peak was looked up"
-    return figures(list(run.steps), run.counts, peaks, run.header.attention)
+    now = figures(list(run.steps), run.counts, peaks, run.header.attention)
+    return Beside(figures=now, as_stated=tuple(as_stated))
+
+
+def _share_of(run: Run, dtype: str) -> float:
+    """A dtype's share of the ideal time of all hardware FLOPs; 1 where that is not known."""
+    times: dict[str, float] = {}
+    for count_id, steps in by_count(list(run.steps)).items():
+        entry = run.counts.get(count_id)
+        for name, flops in (entry.count.by_dtype if entry and entry.count else {}).items():
+            peak = run.peaks[name].peak if name in run.peaks else None
+            if peak is None:
+                return 1.0
+            times[name] = times.get(name, 0.0) + steps * ideal_time_s(
+                {name: flops}, {name: peak.flops_per_s}
+            )
+    total = sum(times.values())
+    return times.get(dtype, 0.0) / total if total > 0 else 1.0

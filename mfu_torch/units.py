@@ -112,8 +112,11 @@ def rounded_parts(parts: Sequence[float], decimals: int) -> list[str]:
     """Parts of a whole as text that adds up: the printed parts sum to the printed total.
 
     Largest remainder: every part is rounded down, then those that lost most are rounded up until
-    the sum is right. Thirds of 1 with one decimal: ``["0.4", "0.3", "0.3"]``.
+    the sum is right. Thirds of 1 with one decimal: ``["0.4", "0.3", "0.3"]``. Parts that are not
+    finite are ``"-"``; then nothing can add up, and the others are just rounded.
     """
+    if not all(map(math.isfinite, parts)):
+        return [f"{part:.{decimals}f}" if math.isfinite(part) else "-" for part in parts]
     unit = 10**decimals
     # Rounding first removes float noise, which rounding down would turn into a whole unit:
     # 0.29 * 100 is 28.999999999999996.

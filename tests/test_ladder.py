@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from samples import T, count, header, run, step
 
-from mfu_torch.figures import Figures
 from mfu_torch.ladder import (
     NO_TELEMETRY,
+    Beside,
     against_measured,
     at_clock_held,
     ladder,
@@ -113,6 +113,39 @@ def test_where_every_window_has_one_all_are_taken_and_it_is_said() -> None:
     assert (found.mean.power_w, found.all_steps) == (100.0, True)
 
 
+def test_a_window_with_a_short_check_in_it_is_steady() -> None:
+    # An excluded step of 1.5 s among ten of 1 s is 14 % of the time; the first step is all of its.
+    steps = [step(n, 1.0) for n in range(1, 10)] + [step(10, 1.5, excluded="counted again")]
+    checked = run(
+        windows=(
+            Window(steps=(step(0, 5.0, excluded="first step"),), wall_s=5.0),
+            Window(steps=tuple(steps), wall_s=16.0),
+        ),
+        telemetry=(seen(1, power_w=100.0), seen(11, power_w=500.0)),
+    )
+    found = sampled(checked)
+    assert found is not None
+    assert (found.mean.power_w, found.all_steps) == (500.0, False)
+
+
+def test_a_device_that_was_lost_keeps_what_it_said_before() -> None:
+    lost = seen(3, samples=0, time_s=0.0, absent={"power_w": "the GPU no longer answers"})
+    found = sampled(sampled_run(seen(1, power_w=100.0), seen(2, power_w=300.0), lost))
+    assert found is not None
+    assert (found.mean.power_w, found.stopped) == (300.0, "the GPU no longer answers")
+
+
+def test_reasons_that_could_not_be_read_do_not_count_as_no_throttling() -> None:
+    mean = mean_telemetry(
+        [
+            seen(throttle={"power cap": 1.0}),
+            seen(throttle={}, absent={"throttle": "refused"}),
+        ]
+    )
+    assert mean is not None
+    assert (mean.throttle, mean.absent) == ({"power cap": 1.0}, {})
+
+
 # --- the ladder ------------------------------------------------------------------------------
 
 
@@ -155,8 +188,8 @@ def test_without_samples_there_is_no_ladder() -> None:
 def test_at_the_clock_held_the_peaks_are_lower() -> None:
     # Held at 1.5 of 2.0 GHz every ideal time is a third longer.
     now = at_clock_held(sampled_run(seen(sm_clock_hz=1.5e9)))
-    assert isinstance(now, Figures)
-    assert (now.mfu, now.hfu) == (pytest.approx(0.40), pytest.approx(0.41 / 0.75))
+    assert isinstance(now, Beside)
+    assert (now.figures.mfu, now.figures.hfu) == (pytest.approx(0.40), pytest.approx(0.41 / 0.75))
 
 
 @pytest.mark.parametrize(
@@ -180,11 +213,31 @@ def test_without_a_clock_held_nothing_is_adjusted() -> None:
 def test_against_what_the_device_was_measured_to_sustain() -> None:
     peaks = {"bf16": entry(measured=75e12), "fp32": entry("fp32", 50e12, measured=40e12)}
     now = against_measured(sampled_run(peaks=peaks))
-    assert isinstance(now, Figures)
-    assert now.mfu == pytest.approx(30 * T / 75e12)  # per step of 1 s
-    assert now.hfu == pytest.approx(40 * T / 75e12 + 0.5 * T / 40e12)
+    assert isinstance(now, Beside)
+    assert now.figures.mfu == pytest.approx(30 * T / 75e12)  # per step of 1 s
+    assert now.figures.hfu == pytest.approx(40 * T / 75e12 + 0.5 * T / 40e12)
 
 
 def test_one_dtype_that_was_not_measured_leaves_no_figure() -> None:
+    # fp32 is 0.01 s of 0.41 s ideal time: 2.4 %.
     peaks = {"bf16": entry(measured=75e12), "fp32": entry("fp32", 50e12)}
-    assert against_measured(sampled_run(peaks=peaks)) == "mfu-torch bench --save measures it"
+    assert against_measured(sampled_run(peaks=peaks)) == (
+        "nothing was measured for fp32; mfu-torch bench --save does that"
+    )
+
+
+def test_a_dtype_with_next_to_no_work_keeps_the_stated_peak() -> None:
+    # fp32 at 500 TFLOP/s is 0.001 s of 0.401 s: 0.25 %.
+    peaks = {"bf16": entry(measured=80e12), "fp32": entry("fp32", 500e12, clock_hz=None)}
+    of = sampled_run(seen(sm_clock_hz=1e9), peaks=peaks)
+    now, held = against_measured(of), at_clock_held(of)
+    assert isinstance(now, Beside) and isinstance(held, Beside)
+    assert now.as_stated == held.as_stated == ("fp32",)
+    assert now.figures.hfu == pytest.approx(0.40 / 0.8 + 0.001)
+    assert held.figures.hfu == pytest.approx(0.40 / 0.5 + 0.001)
+
+
+@pytest.mark.parametrize("clock_hz", [0.0, -1e9, 1e308, 1e-300, float("nan")])
+def test_what_is_no_clock_adjusts_nothing(clock_hz: float) -> None:
+    adjusted = at_clock_held(sampled_run(seen(sm_clock_hz=clock_hz)))
+    assert isinstance(adjusted, str) and "which is no clock" in adjusted

@@ -161,3 +161,7 @@ def test_printed_parts_sum_to_the_printed_total(
     assert rounded_parts(parts, decimals) == texts
     printed = sum(round(float(text) * 10**decimals) for text in texts)
     assert printed == round(sum(parts) * 10**decimals)
+
+
+def test_parts_that_are_not_finite_have_no_text_of_their_own() -> None:
+    assert rounded_parts([1.26, float("nan"), float("inf")], 1) == ["1.3", "-", "-"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mfu_torch.figures import Figures
+from mfu_torch.figures import run_figures
 from mfu_torch.insight.text import field, plural, share_text, wrap
-from mfu_torch.ladder import against_measured, at_clock_held, ladder, sampled
+from mfu_torch.ladder import Beside, against_measured, at_clock_held, ladder, sampled
 from mfu_torch.records import Run, Telemetry
 from mfu_torch.units import bytes_, percent, scaled, seconds
 
@@ -40,17 +40,39 @@ def device_block(run: Run) -> Iterator[str]:
         yield from _clock(run, mean)
         yield from _limits(mean)
         yield from _traffic(mean)
+        yield from _contradiction(run, mean)
         for reason, names in missing.items():
             yield from wrap(f"{', '.join(names)}: not known, {reason}", "  ", "    ")
-    measured = against_measured(run)
-    if isinstance(measured, Figures) and measured.mfu is not None:
-        rates = ", ".join(
-            f"{dtype} {scaled(entry.measured.flops_per_s, 'FLOP/s')}"
-            for dtype, entry in run.peaks.items()
-            if entry.measured is not None
-        )
-        text = f"{rates} ({_both(measured)} of it)"
+        if found.stopped:
+            yield from wrap(f"sampling stopped during the run: {found.stopped}", "  ", "    ")
+    text = _measured(run)
+    if text:
         yield _line("measured peak", text) if found else field("measured peak", text, _WIDTH)
+
+
+def _measured(run: Run) -> str:
+    rates = ", ".join(
+        f"{dtype} {scaled(entry.measured.flops_per_s, 'FLOP/s')}"
+        for dtype, entry in run.peaks.items()
+        if entry.measured is not None
+    )
+    if not rates:
+        return ""
+    beside = against_measured(run)
+    if isinstance(beside, str):
+        return f"{rates}; MFU against it is not known, {beside}"
+    return f"{rates} ({_both(beside)} of it)"
+
+
+def _contradiction(run: Run, mean: Telemetry) -> Iterator[str]:
+    hfu = run_figures(run).hfu
+    if hfu is not None and mean.tensor_active is not None and hfu > 1.1 * mean.tensor_active:
+        yield from wrap(
+            "HFU is above what the tensor pipes did: contractions ran on other units (fp32 without "
+            "TF32), or the clock held is above the peak's, or the peak or the count is wrong",
+            "  ",
+            "    ",
+        )
 
 
 def _clock(run: Run, mean: Telemetry) -> Iterator[str]:
@@ -60,11 +82,16 @@ def _clock(run: Run, mean: Telemetry) -> Iterator[str]:
     if mean.sm_clock_min_hz is not None and mean.sm_clock_min_hz < mean.sm_clock_hz:
         text += f" held, {_hz(mean.sm_clock_min_hz)} at the lowest"
     stated = {e.peak.clock_hz for e in run.peaks.values() if e.peak and e.peak.clock_hz}
+    has_clock = bool(stated)
     if len(stated) == 1:
         text += f"; the peak is stated at {_hz(stated.pop())}"
     yield _line("clock", text)
     adjusted = at_clock_held(run)
-    if isinstance(adjusted, Figures) and adjusted.mfu is not None:
+    if isinstance(adjusted, str):
+        if not has_clock:  # a measured or given peak belongs to no clock
+            return
+        yield _line("at that clock", f"not known, {adjusted}")
+    elif adjusted.figures.mfu is not None:
         yield _line("at that clock", f"{_both(adjusted)} of what the peak is at the clock held")
 
 
@@ -101,8 +128,10 @@ def _traffic(mean: Telemetry) -> Iterator[str]:
             yield _line(name, f"{scaled(rx, 'B/s')} in, {scaled(tx, 'B/s')} out")
 
 
-def _both(now: Figures) -> str:
-    return f"MFU {share_text(now.mfu)}, HFU {share_text(now.hfu)}"
+def _both(beside: Beside) -> str:
+    now = beside.figures
+    text = f"MFU {share_text(now.mfu)}, HFU {share_text(now.hfu)}"
+    return text + f" with {', '.join(beside.as_stated)} as stated," * bool(beside.as_stated)
 
 
 def _hz(clock_hz: float) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mfu_torch.figures import by_count, run_figures, wall_shares
 from mfu_torch.insight.report import status
+from mfu_torch.ladder import Beside, against_measured, at_clock_held, ladder, sampled
 from mfu_torch.records import CountEntry, Run
 
 
@@ -29,9 +30,31 @@ def summary(run: Run) -> dict[str, Any]:
         "versions": run.header.versions,
         "figures": run_figures(run),
         "wall": wall_shares(run),
+        "device_meanwhile": _meanwhile(run),
         "peaks": run.peaks,
         "counts": [_count(entry, uses[entry.id]) for entry in run.counts.values()],
         "notes": [*(run.end.notes if run.end else ()), *run.notes],
+    }
+
+
+def _meanwhile(run: Run) -> dict[str, Any]:
+    found = sampled(run)
+    return {
+        "telemetry": found,
+        "ladder": ladder(run),
+        "at_clock_held": _beside(at_clock_held(run)),
+        "against_measured": _beside(against_measured(run)),
+    }
+
+
+def _beside(found: Beside | str) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"mfu": None, "hfu": None, "absent": found}
+    return {
+        "mfu": found.figures.mfu,
+        "hfu": found.figures.hfu,
+        "as_stated": found.as_stated,
+        "absent": found.figures.absent.get("mfu"),
     }
 
 

@@ -104,3 +104,26 @@ def test_a_device_that_says_nothing_has_one_line_with_the_reason() -> None:
     assert printed(test_ladder.sampled_run(nothing)) == (
         "What the device did meanwhile is not known: no driver library"
     )
+
+
+def test_a_contradiction_between_tensor_activity_and_hfu_is_said() -> None:
+    seen = test_ladder.seen(3, tensor_active=0.1)
+    assert "HFU is above what the tensor pipes did" in printed(test_ladder.sampled_run(FIRST, seen))
+    seen = test_ladder.seen(3, tensor_active=0.4)  # HFU is 41 %
+    assert "tensor pipes did" not in printed(test_ladder.sampled_run(FIRST, seen))
+
+
+def test_sampling_that_stopped_is_said_beside_what_was_seen_before() -> None:
+    seen = test_ladder.seen(2, gpu_util=0.5)
+    lost = test_ladder.seen(3, samples=0, time_s=0.0, absent={"gpu_util": "the GPU is gone"})
+    text = printed(test_ladder.sampled_run(FIRST, seen, lost))
+    assert "  GPU-Util          50.0 % of the time any kernel ran" in text
+    assert text.endswith("  sampling stopped during the run: the GPU is gone")
+
+
+def test_a_dtype_without_a_clock_leaves_a_reason_and_no_figure() -> None:
+    peaks = {"bf16": test_ladder.entry(), "fp32": test_ladder.entry("fp32", 50e12, clock_hz=None)}
+    seen = test_ladder.seen(3, sm_clock_hz=1.5e9)
+    assert "  at that clock    not known, no clock is known that the fp32 peak is stated at" in (
+        printed(test_ladder.sampled_run(FIRST, seen, peaks=peaks))
+    )
