@@ -198,7 +198,7 @@ def at_clock_held(run: Run) -> Beside | str:
     held_hz = None if found is None else found.mean.sm_clock_hz
     if found is None or held_hz is None:
         return NO_TELEMETRY if found is None else found.mean.absent.get("sm_clock_hz", NO_TELEMETRY)
-    if not CLOCKS_HZ[0] <= held_hz <= CLOCKS_HZ[1]:
+    if not _is_clock(held_hz):
         return f"{held_hz:.3g} Hz was reported, which is no clock"
     hz = held_hz
 
@@ -206,12 +206,17 @@ def at_clock_held(run: Run) -> Beside | str:
         peak = entry.peak
         if peak is None:
             return entry.unknown
-        if peak.clock_hz is None or peak.provenance in ("measured", "given"):
+        stated_hz = None if peak.provenance in ("measured", "given") else peak.clock_hz
+        if stated_hz is None or not _is_clock(stated_hz):
             return f"no clock is known that the {entry.dtype} peak is stated at"
-        rate = rate_at_clock(peak.flops_per_s, peak.clock_hz, hz)
+        rate = rate_at_clock(peak.flops_per_s, stated_hz, hz)
         return msgspec.structs.replace(peak, flops_per_s=rate, clock_hz=hz)
 
     return _beside(run, held)
+
+
+def _is_clock(clock_hz: float) -> bool:
+    return CLOCKS_HZ[0] <= clock_hz <= CLOCKS_HZ[1]
 
 
 def against_measured(run: Run) -> Beside | str:
