@@ -13,6 +13,7 @@ TF32), or where the clock is above the one that the peak is stated at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -210,6 +211,8 @@ def at_clock_held(run: Run) -> Beside | str:
         if stated_hz is None or not _is_clock(stated_hz):
             return f"no clock is known that the {entry.dtype} peak is stated at"
         rate = rate_at_clock(peak.flops_per_s, stated_hz, hz)
+        if not 0 < rate < math.inf:
+            return f"the {entry.dtype} peak, {peak.flops_per_s:.3g} FLOP/s, is no rate at that clock"
         return msgspec.structs.replace(peak, flops_per_s=rate, clock_hz=hz)
 
     return _beside(run, held)
