@@ -212,7 +212,7 @@ def at_clock_held(run: Run) -> Beside | str:
             return f"no clock is known that the {entry.dtype} peak is stated at"
         rate = rate_at_clock(peak.flops_per_s, stated_hz, hz)
         if not 0 < rate < math.inf:
-            return f"the {entry.dtype} peak, {peak.flops_per_s:.3g} FLOP/s, is no rate at that clock"
+            return f"{peak.flops_per_s:.3g} FLOP/s in {entry.dtype} is no rate at that clock"
         return msgspec.structs.replace(peak, flops_per_s=rate, clock_hz=hz)
 
     return _beside(run, held)
