@@ -207,7 +207,7 @@ def at_clock_held(run: Run) -> Beside | str:
         peak = entry.peak
         if peak is None:
             return entry.unknown
-        stated_hz = None if peak.provenance in ("measured", "given") else peak.clock_hz
+        stated_hz = None if peak.provenance == "measured" else peak.clock_hz
         if stated_hz is None or not _is_clock(stated_hz):
             return f"no clock is known that the {entry.dtype} peak is stated at"
         rate = rate_at_clock(peak.flops_per_s, stated_hz, hz)

@@ -196,7 +196,10 @@ def test_at_the_clock_held_the_peaks_are_lower() -> None:
     ("peaks", "reason"),
     [
         ({"bf16": entry(clock_hz=None)}, "no clock is known that the bf16 peak is stated at"),
-        ({"bf16": entry(provenance="given")}, "no clock is known that the bf16 peak is stated at"),
+        (
+            {"bf16": entry(provenance="measured")},
+            "no clock is known that the bf16 peak is stated at",
+        ),
         ({"bf16": PeakEntry(dtype="bf16", unknown="nobody knows")}, "nobody knows"),
     ],
 )
