@@ -51,6 +51,7 @@ class Bookkeeper:
         self._own_time = own_time
         self._peaks: dict[str, PeakEntry] = {}
         self._resolved: list[OpenStep] = []
+        self._recorded = 0  # steps that are in windows
         self._sampler = sampler
         if sampler is not None:
             sampler.start()
@@ -93,6 +94,7 @@ class Bookkeeper:
         self._put_window()
         if self._sampler is not None:
             self._sampler.stop()
+            self._put_telemetry(self._recorded)  # what stopping found: a driver that hangs
         self._forget_low_peaks()
         self.recorder.put(End(wall_s=wall_s, reason=reason, notes=tuple(self.recorder.notes)))
         self.recorder.close()
@@ -120,7 +122,8 @@ class Bookkeeper:
 
     def _put_window(self) -> None:
         if self._resolved:
-            self._put_telemetry(self._resolved[-1].index + 1)
+            self._recorded = self._resolved[-1].index + 1
+            self._put_telemetry(self._recorded)
             self.recorder.put(self._window())
             self._resolved = []
 

@@ -144,10 +144,12 @@ def mean_telemetry(records: Sequence[Telemetry]) -> Telemetry | None:
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float:
     """Of values with the seconds that each of them held for."""
+    values = [value for value, _ in pairs]
     time_s = sum(seconds for _, seconds in pairs)
     if not time_s > 0:
-        return sum(value for value, _ in pairs) / len(pairs)
-    return sum(value * seconds for value, seconds in pairs) / time_s
+        return sum(values) / len(values)
+    mean = sum(value * seconds for value, seconds in pairs) / time_s
+    return min(max(mean, min(values)), max(values))  # of equal values exactly that value
 
 
 _Field = Literal["gpu_util", "cpu_util", "sm_active", "tensor_active"]

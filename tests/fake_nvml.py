@@ -51,6 +51,7 @@ class FakeNvml(NvmlLibrary):
         module: Takes the place of ``pynvml``.
         calls: Names of the library's functions, in order.
         samples_out: GPM samples that were not given back.
+        inside: Set once a function hangs.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class FakeNvml(NvmlLibrary):
         self.calls: list[str] = []
         self._failures: dict[str, tuple[int, float, float]] = {}  # error, from call, to call
         self._counts: Counter[str] = Counter()
+        self.inside = threading.Event()
         self._hung: dict[str, threading.Event] = {}
         self.module = _private_copy()
         if driver:
@@ -122,6 +124,7 @@ class FakeNvml(NvmlLibrary):
     def run(self, name: str, body: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         self.calls.append(name)
         if name in self._hung:
+            self.inside.set()
             self._hung[name].wait()
         for key in (name, "*"):
             count = self._counts[key]

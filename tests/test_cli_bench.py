@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from mfu_torch.cli import bench as command
-from mfu_torch.peak import bench, devices
-from mfu_torch.peak.bench import BENCH_DTYPES, BenchEntry, BenchResult
+from mfu_torch.peak import bench, devices, saved
+from mfu_torch.peak.bench import BENCH_DTYPES, BenchEntry, BenchResult, Interrupted
 from mfu_torch.peak.saved import saved_peak
 from mfu_torch.peak.sustained import Sustained
 from mfu_torch.peak.user_table import UserTableError
@@ -46,7 +47,7 @@ class Benchmarks:
         return BenchResult(
             device=device,
             started="2026-11-30T12:00:00+00:00",
-            torch="2.13.0",
+            torch=str(torch.__version__),
             driver="",
             seconds=1.0,
             shapes="full",
@@ -83,12 +84,14 @@ def test_by_default_all_dtypes_are_measured_for_a_second(
         "shapes": "full",
     }
     out, err = capsys.readouterr()
-    assert out.startswith("AMD EPYC | torch 2.13.0 | ") and "200 GFLOP/s" in out
+    assert out.startswith(f"AMD EPYC | torch {torch.__version__} | ") and "200 GFLOP/s" in out
     assert "Saved" not in out and err == ""  # no terminal: no progress
 
 
 def test_the_arguments_reach_the_benchmark(found: Benchmarks) -> None:
-    assert run("--dtype", "bf16", "fp8", "--seconds", "0.5", "--shapes", "quick") == 0
+    assert (
+        run("--dtype", "bf16,fp8", "--dtype", "fp8", "--seconds", "0.5", "--shapes", "quick") == 0
+    )
     assert found.arguments["dtypes"] == ("bf16", "fp8")
     assert (found.arguments["seconds"], found.arguments["shapes"]) == (0.5, "quick")
 
@@ -120,6 +123,7 @@ def test_the_device_is_named_as_in_torch(
     ("argv", "message"),
     [
         (["--dtype", "fp4"], "invalid choice: 'fp4'"),
+        (["--dtype", "bf16,fp4"], "invalid choice: 'fp4'"),
         (["--seconds", "0"], "'0'; expected seconds, up to 3600"),
         (["--seconds", "nan"], "'nan'; expected seconds"),
         (["--device", "gpu"], "'gpu'; expected cuda, cuda:1, rocm:0, mps or cpu"),
@@ -225,3 +229,63 @@ def test_progress_goes_to_a_terminal_and_not_into_the_result(
 
 def test_the_help_offers_every_dtype_that_can_be_measured() -> None:
     assert command.DTYPES == BENCH_DTYPES
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, found: Benchmarks, *done: BenchEntry) -> None:
+    """``bf16`` is being measured when it comes."""
+    found.entries = done
+
+    def stopped(device: Device, dtypes: object, **arguments: object) -> BenchResult:
+        raise Interrupted(found(device, dtypes, **arguments), "bf16")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench, "run_bench", stopped)
+
+
+def test_after_an_interrupt_what_was_measured_is_printed_and_not_saved(
+    found: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(monkeypatch, found, *found.entries)
+    assert run("--save", "--dtype", "fp32,bf16,fp64") == 130
+    out, err = capsys.readouterr()
+    assert "200 GFLOP/s" in out and out.endswith("MFU divides by: nothing\n")
+    assert err == (
+        "mfu-torch bench: interrupted while bf16 was measured; 1 of 3 dtypes had been measured; "
+        "nothing was saved\n"
+    )
+    assert saved_peak(CPU, "fp32") is None
+    assert run("--json", "--dtype", "fp32,bf16") == 130
+    assert list(json.loads(capsys.readouterr().out)["dtypes"]) == ["fp32"]
+
+
+def test_an_interrupt_before_anything_was_measured_is_one_line(
+    found: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(monkeypatch, found)
+    assert run("--dtype", "bf16") == 130
+    assert capsys.readouterr() == (
+        "",
+        "mfu-torch bench: interrupted while bf16 was measured; 0 of 1 dtypes had been measured\n",
+    )
+
+    def at_once(index: int | None, kind: str | None) -> Device:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(devices, "detect_device", at_once)
+    assert run() == 130
+    assert capsys.readouterr() == ("", "mfu-torch bench: interrupted\n")
+
+
+def test_an_interrupt_while_saving_costs_no_result(
+    found: Benchmarks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(path: Path, text: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saved, "replace", stopped)
+    assert run("--save") == 130
+    out, err = capsys.readouterr()
+    assert "200 GFLOP/s" in out and "Saved" not in out
+    assert err.startswith("mfu-torch bench: interrupted while the result was saved; nothing, or")

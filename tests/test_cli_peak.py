@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mfu_torch.cli import main
-from mfu_torch.peak import benchmark
+from mfu_torch.peak import benchmark, devices, resolve
 from mfu_torch.peak.devices import detect_device
-from mfu_torch.records import Peak
+from mfu_torch.records import Device, Peak
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,39 @@ def test_a_name_that_is_not_there_is_1_and_offers_similar_ones(
     assert (code, out) == (1, "")
     assert "'h100-sxn' is none of the" in err
     assert "did you mean h100-sxm" in err
+    assert '. A run on it takes peak="989 TFLOP/s", or a table' in err
+    _, _, err = printed(capsys, "qqq")
+    assert "devices of the table. A run on it takes" in err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--dtype", "bf16,fp8", "h100-sxm"),
+        ("h100-sxm", "--dtype", "bf16,fp8"),
+        ("--dtype", "bf16", "--dtype", "fp8, bf16", "h100-sxm"),
+    ],
+)
+def test_a_name_may_follow_the_dtypes(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = printed(capsys, *argv, "--json")
+    (row,) = json.loads(out)
+    assert code == 0
+    assert list(row["peaks"]) == ["bf16", "fp8"]
+    assert row["peaks"]["fp8"]["peak"]["flops_per_s"] == 1978.9e12
+
+
+def test_dtypes_without_commas_are_wrong_usage_that_says_how(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = printed(capsys, "--dtype", "bf16", "fp8", "int8")
+    assert (code, out) == (2, "")
+    assert err.endswith("'fp8 int8' is no device; for several dtypes: --dtype bf16,fp8,int8\n")
+    for wrong in ("bfloat16", "bf16,", ""):
+        code, _, err = printed(capsys, "--dtype", f"{wrong}", "h100-sxm")
+        assert code == (0 if wrong == "bf16," else 2)
+    assert "invalid choice: ''" in err
 
 
 def test_a_dtype_that_the_device_lacks_is_1_with_the_reason(
@@ -103,6 +136,28 @@ def test_a_table_that_is_not_valid_is_wrong_usage(
     assert "mine.toml" in err and "bf61" in err
 
 
+def test_a_table_that_is_not_there_is_not_blamed_on_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = printed(capsys, "l4", "--table", str(tmp_path / "nowhere.toml"))
+    assert code == 2
+    assert err.endswith("(No such file or directory); correct that path\n")
+    code, _, err = printed(capsys, "l4", "--table", "")
+    assert code == 2
+    assert err.endswith("the path of the table of peaks is empty; name a TOML file\n")
+
+
+def test_a_slice_of_yours_is_found_by_its_whole_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "mine.toml"
+    name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    table.write_text(f'[[device]]\nname = "{name}"\nbf16 = "100T"\nsource = "a leaflet"\n')
+    code, out, _ = printed(capsys, name, "--dtype", "bf16", "--table", str(table))
+    assert code == 0
+    assert "    bf16  100.0 TFLOP/s, given" in out.splitlines()
+
+
 # --- this machine ----------------------------------------------------------------------------
 
 
@@ -131,3 +186,23 @@ def test_what_a_run_measured_is_shown(
     benchmark.measured_peak(detect_device(kind="cpu"), "fp32")
     _, out, _ = printed(capsys, "--dtype", "fp32")
     assert "    fp32  123.0 GFLOP/s, measured: a matmul" in out.splitlines()
+
+
+def test_what_was_measured_here_is_shown_also_where_no_peak_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Peak(flops_per_s=102e12, dtype="bf16", source="a bench", provenance="measured")
+    monkeypatch.setattr(
+        resolve, "saved_peak", lambda device, dtype, cache_dir: saved if dtype == "bf16" else None
+    )
+    monkeypatch.setattr(
+        devices, "devices_here", lambda: (Device(name="NVIDIA Unheard-Of", kind="cuda", index=0),)
+    )
+    code, out, _ = printed(capsys, "--dtype", "bf16,fp8")
+    assert code == 1
+    lines = out.splitlines()
+    start = lines.index("  No peak is known")
+    assert lines[start + 1] == "    bf16  measured here 102.0 TFLOP/s: a bench"
+    assert lines[start + 2].startswith("    bf16, fp8: the table of ")
+    _, out, _ = printed(capsys, "--dtype", "bf16", "--json")
+    assert json.loads(out)[0]["peaks"]["bf16"]["measured"]["flops_per_s"] == 102e12

@@ -75,6 +75,12 @@ def test_means_are_weighted_by_time() -> None:
     assert mean.throttle == {"power cap": 0.75}
 
 
+def test_equal_readings_have_that_very_mean() -> None:
+    mean = mean_telemetry([seen(time_s=t, sm_clock_hz=1.755e9) for t in (0.1, 0.7, 0.3)])
+    assert mean is not None
+    assert mean.sm_clock_hz == 1.755e9
+
+
 def test_extremes_stay_extremes() -> None:
     mean = mean_telemetry(
         [

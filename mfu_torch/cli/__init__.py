@@ -1,6 +1,6 @@
 """The command line. Every command imports what it needs when it is called, so help is instant.
 
-Exit codes: 0 done, 1 the answer is no or the input cannot be read, 2 wrong usage.
+Exit codes: 0 done, 1 the answer is no or the input cannot be read, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mfu_torch.cli.dtypes import add_dtypes
 from mfu_torch.cli.output import print_json, wrong_usage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mfu-torch bench``; ``--json`` is the command line's own."""
     add = parser.add_argument
-    add("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="all by default", metavar="D")
+    add_dtypes(parser, DTYPES)
     add(
         "--seconds",
         metavar="S",
@@ -34,9 +35,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", action="store_true", help="keep the result for the runs of this machine")
 
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
 def run(args: argparse.Namespace) -> int:
-    """Measure, print, and save if asked to; 1 if nothing could be measured or saved."""
-    from mfu_torch.peak.bench import run_bench
+    """Measure, print, and save if asked to; 1 if nothing could be measured or saved.
+
+    After Ctrl-C what was measured by then is printed, and not saved: 130.
+    """
+    try:
+        return _run(args)
+    except KeyboardInterrupt:  # before anything was measured, or once more
+        return _interrupted("")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from mfu_torch.peak.bench import Interrupted, run_bench
     from mfu_torch.peak.devices import detect_device
     from mfu_torch.peak.user_table import UserTableError
 
@@ -54,21 +69,38 @@ def run(args: argparse.Namespace) -> int:
         )
     except UserTableError as problem:  # the user's own peaks, in MFU_TORCH_PEAKS
         return wrong_usage(args, str(problem))
-    saved, lost = _save(found) if args.save else ((), "")
+    except Interrupted as stop:
+        done = len(stop.found.entries)
+        if done:
+            _show(stop.found, args, ())
+        lost = "; nothing was saved" if args.save else ""
+        of_all = f"{done} of {len(dict.fromkeys(args.dtype))} dtypes had been measured"
+        return _interrupted(f" while {stop.dtype} was measured; {of_all}{lost}")
+    try:
+        saved, lost = _save(found) if args.save else ((), "")
+    except KeyboardInterrupt:
+        _show(found, args, None)
+        return _interrupted(" while the result was saved; nothing, or not all, was saved")
     _show(found, args, saved)
     if lost:
         print(f"mfu-torch bench: {lost}", file=sys.stderr)
     return 0 if any(entry.sustained for entry in found.entries) and not lost else 1
 
 
-def _show(found: BenchResult, args: argparse.Namespace, saved: tuple[str, ...]) -> None:
+def _interrupted(when: str) -> int:
+    print(f"mfu-torch bench: interrupted{when}", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _show(found: BenchResult, args: argparse.Namespace, saved: tuple[str, ...] | None) -> None:
+    """Print it; ``saved`` is ``None`` where it is not known which dtypes were."""
     from mfu_torch.insight.bench_table import render, summary
 
     if args.json:
         print_json({**summary(found), "saved": saved if args.save else None})
         return
     print(render(found), end="")
-    if args.save:
+    if args.save and saved is not None:
         kept = ", ".join(saved) or "nothing"
         print(f"\nSaved, to stand beside the peak that MFU divides by: {kept}")
 

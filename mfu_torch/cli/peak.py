@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mfu_torch.cli.dtypes import add_dtypes
 from mfu_torch.cli.output import print_json, wrong_usage
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mfu-torch peak``."""
     add = parser.add_argument
     add("name", metavar="NAME", nargs="*", help="as the driver reports it, or short: h100-sxm")
-    add("--dtype", nargs="+", choices=DTYPES, default=DTYPES, help="all by default", metavar="D")
+    add_dtypes(parser, DTYPES)
     add("--list", action="store_true", help="all devices of the table")
     add("--table", metavar="FILE", help="a table of yours (TOML), before the built-in one")
 
@@ -62,13 +63,16 @@ def _named(args: argparse.Namespace) -> int:
     from mfu_torch.records import Device
 
     name = " ".join(args.name)
-    device = Device(name=name, kind="cuda")
+    device = Device(name=name, kind="")  # any kind: the name alone is looked up
     rows = find_rows(device, user_index(args.table)) or rows_named(name)
+    if not rows and set(args.name) <= set(DTYPES):
+        given = ",".join((*args.dtype, *args.name) if args.dtype != DTYPES else args.name)
+        return wrong_usage(args, f"{name!r} is no device; for several dtypes: --dtype {given}")
     if not rows:
         text = f"{name!r} is none of the {len(table())} devices of the table"
         if similar := similar_names(split_mig(name)[0]):
-            text += f"; did you mean {', '.join(similar)}?"
-        text += ' A run on it takes peak="989 TFLOP/s", or a table of yours (MFU_TORCH_PEAKS)'
+            text += f"; did you mean {', '.join(similar)}"
+        text += '. A run on it takes peak="989 TFLOP/s", or a table of yours (MFU_TORCH_PEAKS)'
         print(f"mfu-torch peak: {text}", file=sys.stderr)
         return 1
     whole = len(rows) == 1  # else the name alone does not say which
@@ -87,7 +91,7 @@ def _row_view(row: Row, name: str, args: argparse.Namespace) -> RowView:
     from mfu_torch.peak.resolve import resolve_peak
     from mfu_torch.records import Device
 
-    device = Device(name=name, kind="cuda")
+    device = Device(name=name, kind="")
     entries = [resolve_peak(device, dtype, table=args.table) for dtype in args.dtype]
     return RowView(row=row, lines=tuple(_lines(device, entries)))
 

@@ -11,6 +11,14 @@ from mfu_torch.records import Run, Telemetry
 from mfu_torch.units import bytes_, percent, scaled, seconds
 
 _WIDTH = 17
+
+_OTHERS = {
+    "sm_clock_hz": "clock",
+    "power_w": "power",
+    "temperature_c": "temperature",
+    "memory_used_bytes": "memory used",
+}
+"""What a GPU is expected to tell besides the rungs; without it there is a reason to be read."""
 _IDLE = "idle"
 
 
@@ -41,6 +49,9 @@ def device_block(run: Run) -> Iterator[str]:
         yield from _limits(mean)
         yield from _traffic(mean)
         yield from _contradiction(run, mean)
+        for name, label in _OTHERS.items():
+            if getattr(mean, name) is None and name in mean.absent and _is_gpu(run):
+                missing.setdefault(mean.absent[name], []).append(label)
         for reason, names in missing.items():
             yield from wrap(f"{', '.join(names)}: not known, {reason}", "  ", "    ")
         if found.stopped:
@@ -79,8 +90,9 @@ def _clock(run: Run, mean: Telemetry) -> Iterator[str]:
     if mean.sm_clock_hz is None:
         return
     text = _hz(mean.sm_clock_hz)
-    if mean.sm_clock_min_hz is not None and mean.sm_clock_min_hz < mean.sm_clock_hz:
-        text += f" held, {_hz(mean.sm_clock_min_hz)} at the lowest"
+    lowest = "" if mean.sm_clock_min_hz is None else _hz(mean.sm_clock_min_hz)
+    if lowest not in ("", text):
+        text += f" held, {lowest} at the lowest"
     stated = {e.peak.clock_hz for e in run.peaks.values() if e.peak and e.peak.clock_hz}
     has_clock = bool(stated)
     if len(stated) == 1:
@@ -132,6 +144,10 @@ def _both(beside: Beside) -> str:
     now = beside.figures
     text = f"MFU {share_text(now.mfu)}, HFU {share_text(now.hfu)}"
     return text + f" with {', '.join(beside.as_stated)} as stated," * bool(beside.as_stated)
+
+
+def _is_gpu(run: Run) -> bool:
+    return run.header.device.kind in ("cuda", "rocm")
 
 
 def _hz(clock_hz: float) -> str:

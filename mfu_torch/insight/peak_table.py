@@ -195,6 +195,10 @@ def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for line in lines:
         if line.entry.peak is None:
+            measured = line.entry.measured
+            if measured is not None:
+                text = f"measured here {_rate(measured)}: {measured.source}"
+                yield _peak_field(line.entry.dtype, text)
             reasons.setdefault(_reason(line.entry), []).append(line.entry.dtype)
     for reason, dtypes in reasons.items():
         yield from wrap(f"{', '.join(dtypes)}: {reason}", "    ", "      ")

@@ -10,13 +10,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mfu_torch.peak.drivers import Raw, checked, said
 from mfu_torch.peak.telemetry.source import (
     Fault,
+    Found,
     NoSource,
     Reader,
     Readers,
     Reading,
-    Value,
     other_processes,
 )
 from mfu_torch.records import Device
@@ -44,9 +45,11 @@ class AmdSource:
             handles = list(self._api.amdsmi_get_processor_handles())
         # Its exceptions are of its own making, and an incomplete library gives AttributeErrors.
         except Exception as error:
-            raise NoSource(f"amdsmi cannot be used ({_text(error)})") from error
+            raise NoSource(f"amdsmi cannot be used ({said(error)})") from error
         self._readers = Readers(
-            _readers(self._api, self._find(handles)), _judge, otherwise="not read through amdsmi"
+            *(_readers(self._api, self._find(handles)), _judge),
+            otherwise="not read through amdsmi",
+            who="amdsmi",
         )
 
     def close(self) -> None:
@@ -76,37 +79,34 @@ def _import() -> Any:
         raise NoSource("the module amdsmi is missing; ROCm has it in share/amd_smi") from error
     # It is there, but loading the driver's library fails, in whatever way.
     except Exception as error:
-        raise NoSource(f"amdsmi cannot be imported ({_text(error)})") from error
+        raise NoSource(f"amdsmi cannot be imported ({said(error)})") from error
     return amdsmi
 
 
 def _readers(api: Any, gpu: Any) -> list[Reader]:
-    def one(field: str, call: Callable[[], Any], factor: float) -> Reader:
-        def read(elapsed_s: float | None) -> Mapping[str, Value | str]:
-            value = call()
-            # "N/A" where the card does not have it
-            return {field: value if isinstance(value, str) else float(value) * factor}
-
-        return Reader((field,), read)
+    def one(field: str, call: Callable[[], Found]) -> Reader:
+        return Reader((field,), lambda elapsed_s: {field: call()})
 
     clocks, temperatures = api.AmdSmiClkType, api.AmdSmiTemperatureType
     current = api.AmdSmiTemperatureMetric.CURRENT
     return [
-        one("gpu_util", lambda: api.amdsmi_get_gpu_activity(gpu)["gfx_activity"], 1e-2),  # %
-        one("sm_clock_hz", lambda: _clock_mhz(api.amdsmi_get_clock_info(gpu, clocks.GFX)), 1e6),
-        one("memory_clock_hz", lambda: _clock_mhz(api.amdsmi_get_clock_info(gpu, clocks.MEM)), 1e6),
-        one("power_w", lambda: _power_w(api.amdsmi_get_power_info(gpu)), 1.0),
-        one("power_limit_w", lambda: _cap_uw(api, gpu, "power_cap"), 1e-6),
-        one("power_default_w", lambda: _cap_uw(api, gpu, "default_power_cap"), 1e-6),
+        one("gpu_util", lambda: Raw(api.amdsmi_get_gpu_activity(gpu)["gfx_activity"], 1e-2, "%")),
+        one("sm_clock_hz", lambda: _clock(api.amdsmi_get_clock_info(gpu, clocks.GFX))),
+        one("memory_clock_hz", lambda: _clock(api.amdsmi_get_clock_info(gpu, clocks.MEM))),
+        one("power_w", lambda: _power(api.amdsmi_get_power_info(gpu))),
+        one("power_limit_w", lambda: _cap(api, gpu, "power_cap")),
+        one("power_default_w", lambda: _cap(api, gpu, "default_power_cap")),
         one(
             "temperature_c",
-            lambda: api.amdsmi_get_temp_metric(gpu, temperatures.JUNCTION, current),
-            1.0,
+            lambda: Raw(
+                api.amdsmi_get_temp_metric(gpu, temperatures.JUNCTION, current),
+                unit="degrees Celsius",
+            ),
         ),
         one(
             "memory_used_bytes",
-            lambda: api.amdsmi_get_gpu_vram_usage(gpu)["vram_used"],
-            2.0**20,  # "in MegaBytes"; torch reads them as 2**20 too
+            # "in MegaBytes"; torch reads them as 2**20 too
+            lambda: Raw(api.amdsmi_get_gpu_vram_usage(gpu)["vram_used"], 2.0**20, "MB"),
         ),
         Reader(
             ("other_processes",),
@@ -117,21 +117,26 @@ def _readers(api: Any, gpu: Any) -> list[Reader]:
     ]
 
 
-def _clock_mhz(info: Mapping[str, Any]) -> Any:
-    return info["clk"] if "clk" in info else info["cur_clk"]  # the latter before ROCm 6.2
+def _clock(info: Mapping[str, Any]) -> Raw:
+    mhz = info["clk"] if "clk" in info else info["cur_clk"]  # the latter before ROCm 6.2
+    return Raw(mhz, 1e6, "MHz")
 
 
-def _power_w(info: Mapping[str, Any]) -> Any:
-    # MI300 and newer have the current one, older cards the average.
-    known = (info.get("current_socket_power", "N/A"), info.get("average_socket_power", "N/A"))
-    return next((value for value in known if not isinstance(value, str)), "N/A")
+def _power(info: Mapping[str, Any]) -> Raw:
+    # MI300 and newer have the current one, older cards the average; what a card does not have is
+    # "N/A" or 65535.
+    found = [
+        Raw(info.get(name, "N/A"), 1.0, "W")
+        for name in ("current_socket_power", "average_socket_power")
+    ]
+    return next((raw for raw in found if isinstance(checked("power_w", raw, ""), float)), found[0])
 
 
-def _cap_uw(api: Any, gpu: Any, name: str) -> Any:
+def _cap(api: Any, gpu: Any, name: str) -> Raw | str:
     cap = api.amdsmi_get_power_cap_info(gpu)[name]
-    if not isinstance(cap, str) and cap < 1e6:  # no card has a limit below 1 W
+    if isinstance(cap, (int, float)) and cap < 1e6:  # no card has a limit below 1 W
         return f"{cap} is no power limit in microwatts"
-    return cap
+    return Raw(cap, 1e-6, "microwatts")
 
 
 def _serial(uuid: str) -> str:
@@ -161,9 +166,5 @@ def _hip_uuid(api: Any, handle: Any) -> str:
 
 
 def _judge(error: Exception) -> Fault:
-    text = _text(error)
+    text = said(error)
     return Fault(f"amdsmi: {text}", refused="NOT_SUPPORTED" in text or "NO_PERM" in text)
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

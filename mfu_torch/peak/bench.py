@@ -92,6 +92,20 @@ class BenchResult(Record, frozen=True, kw_only=True):
     entries: tuple[BenchEntry, ...]
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a benchmark.
+
+    Attributes:
+        found: The dtypes that were done by then.
+        dtype: The one that was being measured.
+    """
+
+    def __init__(self, found: BenchResult, dtype: str) -> None:
+        super().__init__(f"interrupted while {dtype} was measured")
+        self.found = found
+        self.dtype = dtype
+
+
 def run_bench(
     device: Device,
     dtypes: Iterable[str] = BENCH_DTYPES,
@@ -114,17 +128,28 @@ def run_bench(
 
     Raises:
         ValueError: If a dtype, ``shapes`` or ``seconds`` is none that can be.
+        Interrupted: On Ctrl-C, with what was found by then; it is a KeyboardInterrupt.
     """
-    import torch
-
     dtypes = tuple(dict.fromkeys(dtypes))
     _check(dtypes, seconds, shapes)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    entries = []
-    with Watch(sampler or _device_sampler(device)) as watch:
-        for dtype in dtypes:
-            progress(dtype)
-            entries.append(_entry(device, dtype, seconds, shapes, watch))
+    entries: list[BenchEntry] = []
+    dtype = ""
+    try:
+        with Watch(sampler or _device_sampler(device)) as watch:
+            for dtype in dtypes:
+                progress(dtype)
+                entries.append(_entry(device, dtype, seconds, shapes, watch))
+    except KeyboardInterrupt:
+        raise Interrupted(_result(device, started, seconds, shapes, entries), dtype) from None
+    return _result(device, started, seconds, shapes, entries)
+
+
+def _result(
+    device: Device, started: str, seconds: float, shapes: str, entries: Iterable[BenchEntry]
+) -> BenchResult:
+    import torch
+
     return BenchResult(
         device=device,
         started=started,

@@ -17,7 +17,8 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
-from mfu_torch.peak.names import DTYPES, is_laptop, split_mig
+from mfu_torch.peak.mig import why_not_of
+from mfu_torch.peak.names import DTYPES, is_laptop, mig_profile, split_mig
 from mfu_torch.records import Device, Peak
 
 _ABSENT = "-"
@@ -31,9 +32,10 @@ Data centre: H100 NVL 1545 MHz, driver 1785. GeForce: RTX 4090 2520 of 3105, RTX
 third lower still (RTX A2000: 1200). Instinct: peaks are stated at the highest engine clock.
 """
 
-UNCERTAINTY_LAPTOP = 0.6
-"""The maker of a laptop sets the power: a GeForce RTX 4090 Laptop GPU is rated 1455 to 2040 MHz,
-and its driver states 3105."""
+UNCERTAINTY_LAPTOP = 0.7
+"""The maker of a laptop sets the power: a GeForce RTX 4090 Laptop GPU is rated 1455 to 2040 MHz, an
+RTX 4070 Laptop GPU 1230 to 2175, and the driver states 3105 for both: up to 60.4 % off. Cards of
+low power for thin laptops are rated lower still."""
 
 _CLOCK_RANGE_HZ = (3e8, 6e9)
 """What can be the highest clock of a GPU; outside it somebody mistook the unit."""
@@ -67,7 +69,7 @@ _NAMES: tuple[tuple[str, str, str], ...] = (
     (r"GeForce RTX 30[5-9]0( ?Ti)?( \d+GB| OEM)?( Laptop GPU)?", "8.6", "GeForce"),
     (r"GeForce RTX 40[5-9]0( Ti)?( SUPER)?( Laptop GPU)?", "8.9", "GeForce"),
     (r"GeForce RTX 50[5-9]0( Ti)?( Laptop GPU)?", "12.0", "GeForce"),
-    (r"Instinct MI(210|250X?|250X / MI250)( OAM| HF| VF)*", "gfx90a", "Instinct"),
+    (r"Instinct MI(210|250X?|250X ?/ ?MI250)( OAM| HF| VF)*", "gfx90a", "Instinct"),
     (r"Instinct M[iI](300A|300X|325X?)( OAM| HF| VF)*", "gfx942", "Instinct"),
     (r"Instinct M[iI](350X?|355X)( OAM| HF| VF)*", "gfx950", "Instinct"),
 )
@@ -82,6 +84,8 @@ class _Rates(NamedTuple):
     flops_per_clock: dict[str, float]  # by dtype, of one SM or CU, dense
     absent: tuple[str, ...]
     source: str
+    most_sms: int  # of the largest chip of the architecture, those that no product enables too
+    most_sms_source: str
 
 
 def derived_peak(device: Device, dtype: str) -> Peak | str:
@@ -94,25 +98,63 @@ def derived_peak(device: Device, dtype: str) -> Peak | str:
         device: With multiprocessors, architecture and highest clock, as ``detect_device`` tells.
         dtype: One of ``DTYPES``.
     """
-    name = re.sub(r"^(NVIDIA|AMD) ", "", split_mig(device.name)[0].strip())
-    line = next((known[1:] for known in _NAMES if re.fullmatch(known[0], name)), None)
+    line = _line(device.name)
     if line is None:
         return _why_no_line(device.name)
+    architecture, product = line
     missing = _missing(device)
     if missing:
         return missing
-    architecture, product = line
-    if device.compute_capability != architecture:
-        return (
-            f"a card of that name is of architecture {architecture}, and this one reports "
-            f"{device.compute_capability}"
-        )
     rates = _rates()[architecture, product]
+    contradiction = _contradiction(device, architecture, rates)
+    if contradiction:
+        return contradiction
     if dtype in rates.absent:
         return f"architecture {architecture} has no {dtype} units"
     if dtype not in rates.flops_per_clock:
         return f"the {dtype} rate of architecture {architecture} is not certain"
     return _peak(device, dtype, product, rates)
+
+
+def _line(name: str) -> tuple[str, str] | None:
+    """The architecture and product line that a name promises, if it promises any."""
+    whole = split_mig(name)[0].strip()
+    vendor = next((one for one in ("NVIDIA", "AMD") if whole.startswith(f"{one} ")), None)
+    bare = whole.removeprefix(f"{vendor} ")
+    for pattern, architecture, product in _NAMES:
+        if re.fullmatch(pattern, bare):
+            return (architecture, product) if vendor in (None, _vendor(architecture)) else None
+    return None
+
+
+def _vendor(architecture: str) -> str:
+    return "AMD" if architecture.startswith("gfx") else "NVIDIA"
+
+
+def _contradiction(device: Device, architecture: str, rates: _Rates) -> str:
+    """Which of a device's facts no card of its name can have; empty if there is none."""
+    reported = (device.compute_capability or "").partition(":")[0]
+    if reported != architecture:
+        return (
+            f"a card of that name is of architecture {architecture}, and this one reports "
+            f"{reported}"
+        )
+    kind = {"AMD": "rocm", "NVIDIA": "cuda"}[_vendor(architecture)]
+    if device.kind not in ("", kind):
+        return f"a card of that name is of kind {kind!r}, and this device is of {device.kind!r}"
+    sms, mig = device.sm_count or 0, mig_profile(device)
+    if sms > rates.most_sms:
+        return (
+            f"it reports {sms} multiprocessors, and the largest chip of architecture "
+            f"{architecture} has {rates.most_sms} ({rates.most_sms_source})"
+        )
+    if mig is None:
+        return ""
+    # A slice reports its own memory; of the card's there is only what the name says.
+    memory = re.search(r"(\d+)GB", split_mig(device.name)[0])
+    memory_bytes = int(memory[1]) * 2**30 if memory else None
+    whole = f"at most {rates.most_sms} SMs ({rates.most_sms_source})"
+    return why_not_of(mig, sms, rates.most_sms, memory_bytes, whole)
 
 
 def _peak(device: Device, dtype: str, product: str, rates: _Rates) -> Peak:
@@ -177,6 +219,8 @@ def _rates() -> dict[tuple[str, str], _Rates]:
             {dtype: float(cells[dtype]) for dtype in DTYPES if cells[dtype] not in ("", _ABSENT)},
             tuple(dtype for dtype in DTYPES if cells[dtype] == _ABSENT),
             cells["source"],
+            int(cells["most_sms"]),
+            cells["most_sms_source"],
         )
         for cells in csv.DictReader(text.splitlines())
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from mfu_torch.peak.drivers import Raw, checked
 from mfu_torch.peak.nvml import (
     max_sm_clock_hz,
     mig_profile,
@@ -127,7 +128,8 @@ def _with_nvml(device: Device) -> Device:
 
 def _torch_clock_hz(properties: Any) -> float | None:
     khz = getattr(properties, "clock_rate", None)  # absent from older torch
-    return khz * 1e3 if khz else None
+    clock_hz = checked("sm_clock_hz", Raw(khz, 1e3, "kHz"), "torch")
+    return clock_hz if isinstance(clock_hz, float) else None
 
 
 def _mps() -> Device:

@@ -34,9 +34,10 @@ def unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:
 def split_vendor(name: str) -> tuple[str | None, str]:
     """``"NVIDIA A100-SXM4-40GB"`` -> ``("nvidia", "a100 sxm4 40gb")``.
 
-    The second part is what names are compared by: case, white space and hyphens do not count.
+    The second part is what names are compared by: case, white space (also around a slash) and
+    hyphens do not count.
     """
-    words = re.split(r"[\s_-]+", name.strip().casefold())
+    words = re.split(r"[\s_-]+", re.sub(r"\s*/\s*", " / ", name).strip().casefold())
     if words[0] in _VENDORS:
         return words[0], " ".join(words[1:])
     return None, " ".join(words)
@@ -53,13 +54,22 @@ def mig_profile(device: Device) -> str | None:
     return device.mig or split_mig(device.name)[1]
 
 
+def slice_name(device: Device) -> str | None:
+    """``"NVIDIA H100 80GB HBM3 MIG 1g.10gb"``: the whole name of a slice; of others ``None``."""
+    profile = mig_profile(device)
+    return None if profile is None else f"{split_mig(device.name)[0]} MIG {profile}"
+
+
 def is_laptop(name: str) -> bool:
     """Whether a driver's name is that of a laptop or embedded part.
 
     The driver spells the laptops' "GeForce RTX 2080 Super" so, and the desktop card "... SUPER";
-    the name in any other letters could be either, and counts as the laptop's.
+    the name in any other letters could be either, and counts as the laptop's, with "GeForce" or
+    without. Only the table's own short name, ``rtx-2080-super``, is the desktop card's.
     """
+    if re.fullmatch(r"rtx-20[78]0-super", name.strip()):
+        return False
     if re.search(r"\b(laptop|embedded|mobile|max-q design)\b", name, re.IGNORECASE):
         return True
-    spelled = re.search(r"geforce[\s_-]+rtx[\s_-]+20[78]0[\s_-]+(super)\b", name, re.IGNORECASE)
+    spelled = re.search(r"\brtx[\s_-]+20[78]0[\s_-]+(super)\b", name, re.IGNORECASE)
     return spelled is not None and spelled.group(1) != "SUPER"

@@ -8,18 +8,34 @@ What goes wrong is data (:class:`Nvml`), logged once with what to do about it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mfu_torch.peak.drivers import Raw, checked, said
 from mfu_torch.records import Device
 
+_REINSTALL = "run: pip uninstall pynvml nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py"
+
+
+def _not_imported(error: Exception | None) -> str:
+    if error is None or getattr(error, "name", "") == "pynvml":  # of a ModuleNotFoundError
+        return "the module pynvml is missing; run: pip install nvidia-ml-py"
+    what = f"{type(error).__name__}: {said(error)}"
+    return f"the module pynvml cannot be imported ({what}); {_REINSTALL}"
+
+
+_import_error: Exception | None = None
 try:
     import pynvml
-except ImportError:
+# Packages of several makers put a module of this name in place, some of them for Python 2; what
+# such a one raises must not keep anybody from training.
+except Exception as error:
     pynvml = None
+    _import_error = error.with_traceback(None)
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +71,10 @@ def nvml_handle(device: Device) -> Nvml:
     if device.kind != "cuda":
         return Nvml(problem=f"NVML knows NVIDIA GPUs only, and {device.name} is none")
     if pynvml is None:
-        return Nvml(problem="the module pynvml is missing; run: pip install nvidia-ml-py")
+        return Nvml(problem=_not_imported(_import_error))
     if not hasattr(pynvml, "nvmlDeviceGetHandleByUUID"):
-        where = getattr(pynvml, "__file__", "pynvml")
         return Nvml(
-            problem=f"{where} is not NVIDIA's module; run: pip uninstall pynvml; "
+            problem=f"{_where()} is not NVIDIA's module; run: pip uninstall pynvml; "
             "pip install --force-reinstall nvidia-ml-py"
         )
     if device.uuid is None:
@@ -67,9 +82,9 @@ def nvml_handle(device: Device) -> Nvml:
     try:
         pynvml.nvmlInit()
         return _find(pynvml, device, device.uuid)
-    # OSError: the driver's library is there but cannot be loaded. AttributeError: a module that
-    # is incomplete. Every other failure is an NVMLError.
-    except (pynvml.NVMLError, AttributeError, OSError) as error:
+    # An NVMLError, or whatever an old, incomplete or foreign module raises: TypeError where it
+    # hands a str to C, OSError where the driver's library cannot be loaded.
+    except Exception as error:
         return Nvml(problem=_explain(error))
 
 
@@ -85,7 +100,7 @@ def nvml_mig_profile(nvml: Nvml) -> tuple[str | None, str]:
         return None, nvml.problem
     try:
         return mig_profile(_name(nvml.api, nvml.handle)), ""
-    except (pynvml.NVMLError, AttributeError) as error:  # as in nvml_handle
+    except Exception as error:  # as in nvml_handle
         return None, _explain(error)
 
 
@@ -94,7 +109,8 @@ def max_sm_clock_hz(nvml: Nvml) -> float | None:
     if nvml.card is None:
         return None
     mhz = _optional(nvml.api, "nvmlDeviceGetMaxClockInfo", nvml.card, 1)  # NVML_CLOCK_SM
-    return mhz * 1e6 if mhz else None
+    clock_hz = checked("sm_clock_hz", Raw(mhz, 1e6, "MHz"), "NVML")
+    return clock_hz if isinstance(clock_hz, float) else None
 
 
 @functools.cache
@@ -121,12 +137,11 @@ def _find(api: Any, device: Device, uuid: str) -> Nvml:
 def _by_uuid(api: Any, uuid: str) -> Any:
     try:
         return api.nvmlDeviceGetHandleByUUID(uuid)
-    except api.NVMLError:
-        # Whether torch reports the UUID of a MIG slice or of its GPU depends on the driver.
-        try:
+    except Exception:
+        # Whether torch reports the UUID of a MIG slice or of its GPU depends on the driver. If
+        # neither is found, or the module raises anything else, what it said first is the reason.
+        with contextlib.suppress(Exception):
             return api.nvmlDeviceGetHandleByUUID("MIG-" + uuid.removeprefix("GPU-"))
-        except api.NVMLError:
-            pass
         raise
 
 
@@ -193,7 +208,7 @@ def _optional(api: Any, call: str, *arguments: Any) -> Any | None:
     """What a call says, or ``None`` where this GPU, driver or module does not have it."""
     try:
         return getattr(api, call)(*arguments)
-    except (api.NVMLError, AttributeError):
+    except Exception:  # as in nvml_handle; the handle is good without it
         return None
 
 
@@ -210,10 +225,23 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def _where() -> str:
+    return str(getattr(pynvml, "__file__", None) or "pynvml")
+
+
 def _explain(error: Exception) -> str:
-    if type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    text = said(error)
+    if isinstance(error, OSError) or {"NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"} & {
+        *kinds
+    }:
         return (
-            f"NVIDIA's driver library cannot be opened ({error}); nvidia-smi must work here: "
+            f"NVIDIA's driver library cannot be opened ({text}); nvidia-smi must work here: "
             "in a container, start it with --gpus and the capability 'utility'"
         )
-    return f"NVML refused a call ({error}); does nvidia-smi show the GPU to this user?"
+    if "NVMLError" in kinds:
+        return f"NVML refused a call ({text}); does nvidia-smi show the GPU to this user?"
+    return (
+        f"{_where()} failed ({kinds[0]}: {text}); it is old, incomplete or not NVIDIA's: "
+        f"{_REINSTALL}"
+    )

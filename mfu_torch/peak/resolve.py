@@ -91,8 +91,8 @@ def check_given(given: Given) -> None:
     """Refuse a ``peak=`` that cannot be used, before anything runs.
 
     Raises:
-        ValueError: If it is no positive rate, or a mapping has a key that is no dtype or a
-            :class:`Peak` of another dtype than its key.
+        ValueError: If it is no positive rate, or one below 1 FLOP/s, or a mapping has a key that
+            is no dtype or a :class:`Peak` of another dtype than its key.
         TypeError: If it is none of the types of :data:`Given`.
     """
     if given is None:
@@ -112,6 +112,7 @@ def check_given(given: Given) -> None:
 
 def _check_one(given: object) -> None:
     if isinstance(given, Peak):
+        _check_rate(given, given.flops_per_s)
         return
     # bool is a number to Python, but no rate.
     if isinstance(given, bool) or not isinstance(given, (str, Real)):
@@ -119,7 +120,16 @@ def _check_one(given: object) -> None:
             f'peak is {given!r}; expected FLOP/s (989e12), text ("989 TFLOP/s"), a Peak, '
             "or a mapping of dtype to any of these"
         )
-    parse_flops_per_s(given if isinstance(given, str) else float(given))
+    _check_rate(given, parse_flops_per_s(given if isinstance(given, str) else float(given)))
+
+
+def _check_rate(given: object, flops_per_s: float) -> None:
+    # A figure of a made-up device is the user's to give; below this it is none, and what is divided
+    # by it overflows.
+    if flops_per_s < 1:
+        raise ValueError(
+            f'peak is {given!r}, less than 1 FLOP/s; expected FLOP/s, e.g. 989e12 or "989 TFLOP/s"'
+        )
 
 
 def _resolve(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
-from mfu_torch.peak.names import DTYPES, is_laptop, mig_profile, split_mig, split_vendor
+from mfu_torch.peak.names import DTYPES, is_laptop, mig_profile, slice_name, split_mig, split_vendor
 from mfu_torch.records import Device, Provenance, Record
 
 _ABSENT = "-"
@@ -34,9 +34,12 @@ class Row(Record, frozen=True):
         driver_names: As the driver, torch or the runtime reports it.
         short_names: For people: ``h100-sxm``. Several rows may share one.
         unit: What the figures are for: a GPU, half a board (GCD), a chip.
+        architectures: As torch reports them (``9.0``, ``gfx942``), one unless drivers changed its
+            number; none where nothing reports one.
         sm_count: As torch counts multiprocessors; ``None`` where they mean nothing.
         flops_per_clock_per_sm: Dense, for the first of bf16, fp16, fp32 that the row has.
         clock_hz: At which the document states the peak; the rated boost where it states none.
+        memory_bytes: ``None`` also where one name has several.
         flops_per_s: What a matrix multiply can reach, by dtype.
         absent: Dtypes that the hardware has no units for.
         verified: How far the figure was checked. ``quoted``: the vendor's own line was read.
@@ -50,6 +53,7 @@ class Row(Record, frozen=True):
     driver_names: tuple[str, ...]
     short_names: tuple[str, ...]
     unit: str
+    architectures: tuple[str, ...]
     sm_count: int | None
     flops_per_clock_per_sm: float | None
     clock_hz: float | None
@@ -61,6 +65,11 @@ class Row(Record, frozen=True):
     verified: str
     source: str
     notes: str
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a MIG slice, and not the GPU that it is a slice of."""
+        return any(split_mig(name)[1] is not None for name in self.driver_names)
 
     def implied_clock_hz(self, dtype: str) -> float | None:
         """The clock at which SMs x FLOP per clock give the figure; ``None`` where not known.
@@ -90,10 +99,15 @@ def find_rows(device: Device, index: Index | None = None) -> tuple[Row, ...]:
     Args:
         device: Its facts decide only between rows that the driver reports under one name.
             ("NVIDIA H100" is no such name of the H100 SXM, PCIe or NVL: it is a fourth part.)
-        index: Of a user table; by default the built-in one.
+        index: Of a user table, which may have a slice by its whole name; by default the built-in
+            one.
     """
+    index = _index() if index is None else index
+    part = slice_name(device)
+    if part is not None and (rows := _named(part, index)):
+        return rows
     name = split_mig(device.name)[0]
-    rows = _named(name, _index() if index is None else index)
+    rows = _named(name, index)
     key = split_vendor(name)[1]
     if any(key not in map(_key, row.driver_names) for row in rows):
         return rows
@@ -185,6 +199,7 @@ def _row(cells: dict[str, str]) -> Row:
         driver_names=_names(cells["driver_names"]),
         short_names=_names(cells["short_names"]),
         unit=cells["unit"],
+        architectures=_names(cells["architecture"]),
         sm_count=int(cells["sm_count"]) if cells["sm_count"] else None,
         flops_per_clock_per_sm=number(cells["flops_per_clk_per_sm"], 0),
         clock_hz=number(cells["clock_mhz"], 6),

@@ -11,18 +11,22 @@ benchmark ran between them.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from mfu_torch.peak.bench import BenchEntry, BenchResult, driver_version
 from mfu_torch.peak.cache import CacheDir, cache_folder, replace, warn_once
-from mfu_torch.peak.cpu_time import executor
+from mfu_torch.peak.cpu_time import BUSY, executor
+from mfu_torch.peak.drivers import Raw, checked
 from mfu_torch.peak.matmuls import FORMS, mnk, reduced_fp32
 from mfu_torch.peak.sustained import Sustained
 from mfu_torch.peak.table import check_dtype
-from mfu_torch.records import Device, Peak, Record
+from mfu_torch.peak.telemetry.source import FIELDS
+from mfu_torch.records import Device, Peak, Record, Telemetry
 
 
 class Saved(Record, frozen=True, kw_only=True):
@@ -109,10 +113,13 @@ def saved_peak(device: Device, dtype: str, cache_dir: CacheDir = None) -> Peak |
     path = _path(cache_dir, device, dtype, key)
     try:
         one = msgspec.json.decode(path.read_bytes(), type=Saved)
-        return one.peak if one.key == key else None
+        if one.key != key:
+            return None
+        _check(one, dtype, key)
+        return one.peak
     except FileNotFoundError:
         return None
-    # ValueError: a peak that is no positive number.
+    # ValueError: a figure that no benchmark gives.
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError) as error:
         warn_once(f"{path} cannot be read ({error}): it is not used. If it stays, delete it")
         return None
@@ -135,6 +142,52 @@ def _saved(found: BenchResult, entry: BenchEntry) -> Saved | None:
         driver=found.driver,
         sustained=entry.sustained,
     )
+
+
+def _check(one: Saved, dtype: str, key: str) -> None:
+    """Raise ValueError unless all that the peak will say can have been measured for the key."""
+    rate = one.sustained
+    if rate.dtype != dtype:
+        raise ValueError(f"its rate is of {rate.dtype[:40]!r}; expected {dtype!r}")
+    if (one.torch, one.executor) != _versions(one.device) or key != _key(
+        one.device, dtype, one.driver
+    ):
+        raise ValueError("its device, torch or driver is another one than its key has")
+    datetime.fromisoformat(one.started)
+    positive = {
+        "flops_per_s": rate.flops_per_s,
+        "burst_flops_per_s": rate.burst_flops_per_s,
+        "shape": min(rate.shape),
+        "time_s": rate.time_s,
+        "calls": rate.calls,
+        "operand_sets": rate.operand_sets,
+        "shapes_tried": rate.shapes_tried,
+    }
+    for name, value in positive.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"its {name} is {value}; expected a positive number")
+    if not BUSY <= rate.cpu_share <= 1:
+        raise ValueError(f"its cpu_share is {rate.cpu_share}; expected {BUSY} to 1")
+    if rate.telemetry is not None:
+        _check_telemetry(rate.telemetry)
+
+
+def _check_telemetry(seen: Telemetry) -> None:
+    for field in FIELDS:
+        value = getattr(seen, field)
+        if isinstance(value, (int, float)):
+            problem = checked(field, Raw(value), "it")
+            if isinstance(problem, str):
+                raise ValueError(f"of {field} {problem}, which cannot be")
+    for reason, share in seen.throttle.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"its share of {reason[:40]!r} is {share}; expected 0 to 1")
+
+
+def _versions(device: Device) -> tuple[str, str]:
+    import torch
+
+    return str(torch.__version__), executor(device)
 
 
 def _key(device: Device, dtype: str, driver: str) -> str:

@@ -2,7 +2,8 @@
 
 In this order: a user table, the rows of ``data/peaks.csv``, and, for a card that neither has,
 arithmetic where architecture and product line are certain (:mod:`mfu_torch.peak.derive`). What
-none of them settles is an :class:`UnknownPeak` that says why. A device that has fewer
+none of them settles, or a device's own facts contradict, is an :class:`UnknownPeak` that says
+why. A device that has fewer
 multiprocessors than the table's part (a MIG slice, a partition, a cut-down edition) gets its
 share of the peak, marked ``derived``.
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mfu_torch.peak.contradiction import contradiction
 from mfu_torch.peak.derive import derived_peak
+from mfu_torch.peak.mig import why_not_of
 from mfu_torch.peak.names import (
     DTYPES,
     SUPPLY_PEAK,
@@ -47,9 +50,6 @@ _SM_WORDS = {"AMD": "CUs", "Apple": "cores", "Intel": "cores"}
 _SM_TOLERANCE = 1.1
 """Editions of one name differ by a few SMs; many more than the table's are another device."""
 
-_SLICE_TOLERANCE = 1.2
-"""Slices are cut in whole processors: 3 of 7 slices of an H100 have 60 of its 132 SMs, not 57."""
-
 _NAMES_OF_SEVERAL = {
     "orin": "every Jetson Orin module reports it, and their clocks differ with module and power "
     "mode (the AGX Orin 64GB is jetson-agx-orin)",
@@ -81,13 +81,16 @@ def peak_for(device: str | Device, dtype: str, *, table: TablePaths = None) -> P
     """
     check_dtype(dtype)
     if isinstance(device, str):
-        device = Device(name=device, kind="cuda")
+        device = Device(name=device, kind="")  # a name alone does not say what runs it
     own = user_peak(device, dtype, table=table)
     if own is not None:
         return own
     if device.kind == "cpu":
         raise unknown(device, dtype, "no document states it for a CPU; it has to be measured")
     rows = find_rows(device)
+    contradictions = [contradiction(device, row) for row in rows]
+    if rows and all(contradictions):
+        raise unknown(device, dtype, contradictions[0])
     rates = {_rate(row, dtype) for row in rows}
     if len(rates) != 1:
         # Two rows: "NVIDIA H100" is the name of a part that is none of the table's H100s.
@@ -95,7 +98,10 @@ def peak_for(device: str | Device, dtype: str, *, table: TablePaths = None) -> P
         if isinstance(derived, Peak):
             return derived
         if rows:
-            raise unknown(device, dtype, _why_ambiguous(rows, dtype))
+            why = _why_ambiguous(rows, dtype)
+            if device.sm_count is not None:  # else there are no facts to derive it from
+                why += f"; nor can it be derived: {derived}"
+            raise unknown(device, dtype, why)
         why = f"{_why_not_found(device.name)}; nor can it be derived: {derived}"
         raise unknown(device, dtype, why)
     rate = rates.pop()
@@ -176,13 +182,17 @@ def _why_no_figure(row: Row, dtype: str) -> str:
 
 
 def _is_part(device: Device, row: Row) -> bool:
-    if mig_profile(device) is not None:
+    if _mig(device, row) is not None:
         return True
     return None not in (device.sm_count, row.sm_count) and device.sm_count != row.sm_count
 
 
+def _mig(device: Device, row: Row) -> str | None:
+    return None if row.is_slice else mig_profile(device)
+
+
 def _share(device: Device, row: Row, dtype: str) -> float:
-    mig = mig_profile(device)
+    mig = _mig(device, row)
     if device.sm_count is None or row.sm_count is None:
         why = (
             "how many SMs that has is not known here; detect_device() on its machine tells"
@@ -198,31 +208,17 @@ def _share(device: Device, row: Row, dtype: str) -> float:
             f"it reports {device.sm_count} multiprocessors and the {row.name} has "
             f"{row.sm_count}, so it is another device",
         )
-    if mig is not None and share > _largest_share(mig, row):
-        raise unknown(
-            device,
-            dtype,
-            f"it reports {device.sm_count} of the {row.sm_count} SMs of the {row.name}, which is "
-            f"too many for the MIG slice {mig}",
-        )
+    if mig is not None:
+        whole = f"the {row.sm_count} SMs of the {row.name}"
+        why = why_not_of(mig, device.sm_count, row.sm_count, row.memory_bytes, whole)
+        if why:
+            raise unknown(device, dtype, why)
     return share
-
-
-def _largest_share(mig: str, row: Row) -> float:
-    """Of the SMs that a profile can have: "3g.20gb" of 40 GB is half, or 3 of 7 slices."""
-    profile = re.match(r"(?:\d+c\.)?(\d+)g\.(\d+)gb", mig, re.IGNORECASE)
-    if profile is None:
-        return 1.0
-    slices, memory_gb = int(profile.group(1)), int(profile.group(2))
-    if not row.memory_bytes:
-        return slices / 4 * _SLICE_TOLERANCE  # a GPU divides into 7 slices (A100) or 4 (A30)
-    memory_share = memory_gb * 2**30 / row.memory_bytes
-    return max(slices / 7, memory_share) * _SLICE_TOLERANCE
 
 
 def _part(device: Device, row: Row) -> str:
     word = _SM_WORDS.get(row.vendor, "SMs")
-    mig = mig_profile(device)
+    mig = _mig(device, row)
     return f"{device.sm_count} of {row.sm_count} {word}" + (f" (MIG {mig})" if mig else "")
 
 

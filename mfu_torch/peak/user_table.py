@@ -5,23 +5,29 @@
     bf16 = "500 TFLOP/s"          # dense, whole device; text, or a number of FLOP/s
     fp8 = 1e15
     sm_count = 128                # optional: a part of the device then gets its share
-    clock_hz = 1.8e9              # optional: at which the figures hold
+    clock_hz = 1.8e9              # optional: at which the figures hold, whole device or part
     bandwidth = 4.8e12            # optional: bytes/s
     source = "where it is from"
 
-The variable holds one path, or several, separated as in ``PATH``. A file that is not valid is
+The name of a MIG slice (``NVIDIA H100 80GB HBM3 MIG 1g.10gb``) is that slice, with figures of its
+own. The variable holds one path, or several, separated as in ``PATH``. A file that is not valid is
 refused as a whole, in one line: half of a table would be another table.
 """
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
+import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from mfu_torch.peak.names import DTYPES, split_vendor
+from mfu_torch.peak.names import DTYPES, split_mig, split_vendor
 from mfu_torch.peak.rows import Index, Row, index_of
 from mfu_torch.units import parse_flops_per_s
 
@@ -30,6 +36,13 @@ VARIABLE = "MFU_TORCH_PEAKS"
 
 TablePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 """One file, several, or ``None`` for those of :data:`VARIABLE`."""
+
+
+_CLOCK_RANGE_HZ = (1e8, 1e10)
+"""Outside it somebody took another unit: 1830 is meant as MHz."""
+
+_RANGE_FLOPS_PER_S = (1e9, 1e21)
+"""A phone has more; below it the prefix was forgotten, above it there was one too many."""
 
 
 class UserTableError(ValueError):
@@ -56,12 +69,45 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def user_index(paths: TablePaths = None) -> Index:
     """Compared name -> the row that a user table has for it.
 
+    A file is parsed again only after it changed.
+
     Raises:
         UserTableError: If a file cannot be read, is no such table, or names a device twice.
     """
+    try:
+        return _index(tuple(map(_stamp, _paths(paths))))
+    except OSError as error:
+        raise UserTableError(
+            f"the table of peaks {error.filename} cannot be read ({error.strerror}); "
+            f"correct {VARIABLE if paths is None else 'that path'}"
+        ) from error
+
+
+class _Stamp(NamedTuple):
+    """A file as it is now."""
+
+    path: Path
+    device: int
+    inode: int
+    mtime_ns: int
+    size: int
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except ValueError as error:  # a path with a NUL
+        raise OSError(errno.EINVAL, str(error), repr(str(path))) from error
+    if not stat.S_ISREG(found.st_mode):  # to read from a FIFO or a terminal would wait for ever
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return _Stamp(path, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _index(stamps: tuple[_Stamp, ...]) -> Index:
     rows: list[Row] = []
     where: dict[str, str] = {}
-    for path in _paths(paths):
+    for path in (one.path for one in stamps):
         for place, row in _read(path):
             for name in row.driver_names:
                 key = split_vendor(name)[1]
@@ -79,18 +125,27 @@ def _paths(paths: TablePaths) -> list[Path]:
         paths = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path.strip()]
     elif isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    return [Path(path).expanduser() for path in paths]
+    found = []
+    for path in paths:
+        if not os.fspath(path).strip():
+            raise UserTableError("the path of the table of peaks is empty; name a TOML file")
+        try:
+            found.append(Path(path).expanduser())
+        except RuntimeError as error:  # ~nobody
+            raise OSError(errno.ENOENT, f"{error}", os.fspath(path)) from error
+    return found
 
 
 def _read(path: Path) -> list[tuple[str, Row]]:
     try:
-        content = msgspec.toml.decode(path.read_bytes())
-    except OSError as error:
-        raise UserTableError(
-            f"the table of peaks {path} cannot be read ({error.strerror}); correct {VARIABLE}"
-        ) from error
+        # Editors on Windows put a byte-order mark first.
+        content = msgspec.toml.decode(path.read_bytes().decode("utf-8-sig"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserTableError(f"{path} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise UserTableError(
+            f"{path} nests too deeply; expected a list of [[device]] and nothing else"
+        ) from error
     devices = content.pop("device", None)
     if content or not isinstance(devices, list) or not devices:
         seen = f"the key {min(content)!r}" if content else "no [[device]]"
@@ -117,16 +172,19 @@ def _row(place: str, path: Path, device: object) -> Row:
         raise UserTableError(f'{place}: no name; expected name = "..." as the driver reports it')
     if len({split_vendor(name)[1] for name in names}) < len(names):
         raise UserTableError(f"{place}: two of its names are the same ({', '.join(names)})")
-    for what in ("sm_count", "clock_hz", "bandwidth"):
-        value = getattr(entry, what)
-        if value is not None and not 0 < value < float("inf"):
-            raise UserTableError(f"{place}: {what} is {value}; expected a positive number")
+    if len({_is_slice(place, name) for name in names}) > 1:
+        raise UserTableError(
+            f"{place}: it names a MIG slice beside a whole device ({', '.join(names)}); "
+            "make them two entries"
+        )
+    _check_numbers(place, entry)
     return Row(
         vendor="",
         name=names[0],
         driver_names=names,
         short_names=(),
         unit="GPU",
+        architectures=(),
         sm_count=entry.sm_count,
         flops_per_clock_per_sm=None,
         clock_hz=entry.clock_hz,
@@ -136,9 +194,34 @@ def _row(place: str, path: Path, device: object) -> Row:
         absent=(),
         provenance="given",
         verified="user",
-        source=f"user table {path}: {entry.source}",
+        source=f"user table {path}: {' '.join(entry.source.split())}",
         notes="",
     )
+
+
+def _is_slice(place: str, name: str) -> bool:
+    if re.search(r"\bMIG\b", name, re.IGNORECASE) is None:
+        return False
+    whole, profile = split_mig(name)
+    if not whole.strip() or not profile:
+        raise UserTableError(
+            f'{place}: {name!r} is no name of a MIG slice; expected "NVIDIA H100 80GB HBM3 MIG '
+            '1g.10gb", as torch reports it'
+        )
+    return True
+
+
+def _check_numbers(place: str, entry: _Entry) -> None:
+    for what in ("sm_count", "clock_hz", "bandwidth"):
+        value = getattr(entry, what)
+        if value is not None and not 0 < value < float("inf"):
+            raise UserTableError(f"{place}: {what} is {value}; expected a positive number")
+    low, high = _CLOCK_RANGE_HZ
+    if entry.clock_hz is not None and not low <= entry.clock_hz <= high:
+        raise UserTableError(
+            f"{place}: clock_hz is {entry.clock_hz:g}, which is no GPU's clock in Hz; expected "
+            "e.g. 1.83e9 for 1830 MHz"
+        )
 
 
 def _figures(place: str, entry: _Entry) -> dict[str, float]:
@@ -151,6 +234,12 @@ def _figures(place: str, entry: _Entry) -> dict[str, float]:
             figures[dtype] = parse_flops_per_s(value)
         except ValueError as error:
             raise UserTableError(f"{place}: {dtype} = {error}") from error
+        low, high = _RANGE_FLOPS_PER_S
+        if not low <= figures[dtype] <= high:
+            raise UserTableError(
+                f"{place}: {dtype} = {value!r} is {figures[dtype]:g} FLOP/s, which no device has; "
+                'expected e.g. "500 TFLOP/s" or 500e12'
+            )
     if not figures:
         raise UserTableError(
             f'{place}: no figure; expected at least one, e.g. bf16 = "500 TFLOP/s"'

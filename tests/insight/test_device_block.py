@@ -127,3 +127,11 @@ def test_a_dtype_without_a_clock_leaves_a_reason_and_no_figure() -> None:
     assert "  at that clock    not known, no clock is known that the fp32 peak is stated at" in (
         printed(test_ladder.sampled_run(FIRST, seen, peaks=peaks))
     )
+
+
+def test_a_clock_that_is_none_leaves_its_reason() -> None:
+    why = {"sm_clock_hz": "NVML reported 0 MHz", "pcie_rx_bytes_per_s": "no permission"}
+    seen = test_ladder.seen(3, gpu_util=0.5, absent=why)
+    text = printed(test_ladder.sampled_run(FIRST, seen))
+    assert "  clock: not known, NVML reported 0 MHz" in text.splitlines()
+    assert "no permission" not in text  # traffic is not missed by everyone

@@ -9,7 +9,7 @@ import torch
 from fake_bench import FakeDevice, Shape, StubSampler
 
 from mfu_torch.peak import bench, sustained
-from mfu_torch.peak.bench import BENCH_DTYPES, driver_version, run_bench, shapes_for
+from mfu_torch.peak.bench import BENCH_DTYPES, Interrupted, driver_version, run_bench, shapes_for
 from mfu_torch.peak.matmuls import flops
 from mfu_torch.records import Device, Telemetry
 
@@ -114,6 +114,21 @@ def test_an_interrupt_ends_it_and_lets_go_of_the_device(
         run_bench(CPU, ["fp32"], shapes="quick", sampler=sampler)
     assert sampler.calls[-1] == "stop"
     assert (torch.get_rng_state().tolist(), torch.is_grad_enabled()) == before
+
+
+def test_an_interrupt_brings_along_what_was_found_by_then(fake: FakeDevice) -> None:
+    def interrupt(shape: Shape, number: int) -> float:
+        if fake.made[-1][1] == "bf16":
+            raise KeyboardInterrupt
+        return MS
+
+    fake.call_s = interrupt
+    with pytest.raises(Interrupted) as stop:
+        run_bench(CPU, ["fp32", "tf32", "bf16", "fp64"], shapes="quick", sampler=StubSampler())
+    done, unknown = stop.value.found.entries
+    assert (stop.value.dtype, done.dtype, unknown.dtype) == ("bf16", "fp32", "tf32")
+    assert done.sustained is not None and unknown.unknown
+    assert stop.value.found.torch == torch.__version__
 
 
 @pytest.mark.parametrize(

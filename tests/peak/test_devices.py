@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import logging
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +18,7 @@ from fake_nvml import FakeGpu, FakeNvml, FakeSlice
 from mfu_torch.peak import devices, nvml
 from mfu_torch.peak.devices import detect_device
 from mfu_torch.peak.nvml import nvml_handle
+from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Device
 
 UUID = "3f1a0c52-0000-1111-2222-333344445555"
@@ -202,6 +206,98 @@ def test_a_refused_call_is_logged_and_the_device_is_described_all_the_same(
     assert (device.sm_count, device.max_clock_hz is not None) == (132, True)
     (warning,) = warnings(caplog)
     assert "NVML refused a call" in warning
+
+
+@pytest.mark.parametrize("mhz", [0, 2**32 - 1, 65535])
+def test_a_highest_clock_that_cannot_be_is_none(monkeypatch: pytest.MonkeyPatch, mhz: int) -> None:
+    use_nvml(monkeypatch, FakeNvml(gpu(max_sm_clock_mhz=mhz)))
+    use_gpus(monkeypatch, properties("NVIDIA L4", clock_rate=1_755_000))  # kHz
+    assert detect_device().max_clock_hz == 1.755e9
+    use_gpus(monkeypatch, properties("NVIDIA L4", clock_rate=-1))
+    assert detect_device().max_clock_hz is None
+
+
+# --- a pynvml that is old, foreign or broken ----------------------------------------------------
+
+ODD = [
+    TypeError("bytes expected"),
+    SystemError("boom"),
+    KeyError("x"),
+    ValueError(),
+    OSError("arm"),
+]
+
+
+CALLS = ["Init", "DeviceGetHandleByUUID", "DeviceGetName", "DeviceGetMaxClockInfo"]
+
+
+@pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("call", CALLS)
+def test_whatever_pynvml_raises_the_device_is_described_with_one_warning_at_most(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str, error: Exception
+) -> None:
+    def odd(*arguments: object) -> None:
+        raise error
+
+    own = FakeSlice(uuid=f"MIG-{UUID}", name="NVIDIA L4 MIG 1g.5gb")  # whose name is asked for
+    fake = FakeNvml(gpu(uuid="b", slices=[own]))
+    monkeypatch.setattr(fake.module, f"nvml{call}", odd)
+    use_gpus(monkeypatch, properties("NVIDIA L4"))
+    use_nvml(monkeypatch, fake)
+    assert detect_device() == detect_device()
+    assert detect_device().sm_count == 132
+    if call == "DeviceGetMaxClockInfo":
+        assert (warnings(caplog), detect_device().mig) == ([], "1g.5gb")
+        return
+    (warning,) = warnings(caplog)
+    if isinstance(error, OSError):
+        assert "driver library cannot be opened (arm); nvidia-smi must work" in warning
+    else:
+        assert f"failed ({type(error).__name__}: " in warning
+        assert "run: pip uninstall pynvml nvidia-ml-py3; pip install" in warning
+
+
+def test_a_module_that_takes_bytes_only_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As nvidia-ml-py3 7.352, whose file takes the place of NVIDIA's; it has no NVML_... names."""
+    module = SimpleNamespace(
+        __file__="/site-packages/pynvml.py",
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: ctypes.c_char_p(uuid),
+    )
+    use_gpus(monkeypatch, properties("NVIDIA L4"))
+    use_nvml(monkeypatch, module)
+    device = detect_device()
+    (warning,) = warnings(caplog)
+    assert "/site-packages/pynvml.py failed (TypeError: bytes or integer address" in warning
+    assert "old, incomplete or not NVIDIA's: run: pip uninstall" in warning
+    sampler = DeviceSampler(device)
+    assert sampler.sample() is False
+    assert sampler.problem.startswith("no telemetry: /site-packages/pynvml.py failed (TypeError")
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("print 'Python 2'", "pynvml cannot be imported (SyntaxError: "),
+        ("import ctypes; ctypes.NoSuch", "pynvml cannot be imported (AttributeError: "),
+        ("import not_there_at_all", "pynvml cannot be imported (ModuleNotFoundError: No module"),
+    ],
+)
+def test_a_pynvml_that_cannot_be_imported_is_a_reason(
+    source: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pynvml.py").write_text(source)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = importlib.util.spec_from_file_location("nvml_once_more", nvml.__file__)
+    assert spec is not None and spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    problem = again.nvml_handle(Device(name="NVIDIA L4", kind="cuda", uuid="GPU-1")).problem
+    assert reason in problem and "pip install" in problem
 
 
 def test_nothing_is_said_about_nvml_without_an_nvidia_gpu(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from pathlib import Path
@@ -180,6 +181,54 @@ def test_a_corrupt_file_is_no_peak_and_logged_once(
     assert "cannot be read" in record.message
     save(result(H100, rate()), tmp_path)
     assert saved_peak(H100, "bf16", tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("path_in_file", "value", "reason"),
+    [
+        ("sustained.dtype", "fp16", "its rate is of 'fp16'; expected 'bf16'"),
+        ("sustained.time_s", -1.0, "its time_s is -1.0; expected a positive number"),
+        ("sustained.time_s", 0, "its time_s is 0.0"),
+        ("sustained.flops_per_s", -1.0, "its flops_per_s is -1.0"),
+        ("sustained.burst_flops_per_s", 0, "its burst_flops_per_s is 0.0"),
+        ("sustained.shape", [8, 0, 8], "its shape is 0"),
+        ("sustained.calls", 0, "its calls is 0"),
+        ("sustained.operand_sets", -3, "its operand_sets is -3"),
+        ("sustained.shapes_tried", 0, "its shapes_tried is 0"),
+        ("sustained.cpu_share", 0.2, "its cpu_share is 0.2; expected 0.85 to 1"),
+        ("sustained.cpu_share", 1.5, "its cpu_share is 1.5"),
+        ("sustained.telemetry.sm_clock_hz", 0, "of sm_clock_hz it reported 0"),
+        ("sustained.telemetry.power_w", -7.0, "of power_w it reported -7"),
+        ("sustained.telemetry.other_processes", -1, "of other_processes it reported -1"),
+        ("sustained.telemetry.throttle", {"idle": 7.0}, "its share of 'idle' is 7.0"),
+        ("started", "", "Invalid isoformat string: ''"),
+        ("started", "yesterday", "Invalid isoformat string: 'yesterday'"),
+        ("torch", "1.0", "its device, torch or driver is another one"),
+        ("driver", "1.0", "its device, torch or driver is another one"),
+        ("executor", "8 threads", "its device, torch or driver is another one"),
+        ("device.name", "NVIDIA L4", "its device, torch or driver is another one"),
+        ("device.uuid", "GPU-9", "its device, torch or driver is another one"),
+    ],
+)
+def test_a_file_that_no_benchmark_has_written_is_not_believed(
+    path_in_file: str,
+    value: object,
+    reason: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    held = Telemetry(after_step=0, samples=9, time_s=0.9, sm_clock_hz=1.4e9, power_w=700.0)
+    save(result(H100, rate(telemetry=held)), tmp_path)
+    (path,) = saved_folder(tmp_path).iterdir()
+    kept = json.loads(path.read_text())
+    *outer, last = path_in_file.split(".")
+    place = functools.reduce(lambda folder, name: folder[name], outer, kept)
+    place[last] = value
+    assert saved_peak(H100, "bf16", tmp_path) is not None
+    path.write_text(json.dumps(kept))
+    assert saved_peak(H100, "bf16", tmp_path) is None
+    (record,) = caplog.records
+    assert reason in record.message and "it is not used" in record.message
 
 
 def test_a_file_that_was_copied_to_another_name_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_device_that_is_gone_ends_sampling_with_one_warning_and_the_reason(
     assert last is not None and (last.samples, last.time_s) == (0, 0.0)
     assert last.absent["power_w"] == last.absent["sm_clock_min_hz"] == "it fell off the bus"
     assert hand.sampler.take(3) is None
-    assert hand.sampler.problem == "it fell off the bus"
+    assert hand.sampler.problem == "telemetry stopped after 2.00 s: it fell off the bus"
 
 
 def test_an_exception_that_nobody_thought_of_ends_sampling_and_nothing_else(
@@ -179,6 +179,8 @@ def test_an_exception_that_nobody_thought_of_ends_sampling_and_nothing_else(
     hand.source.before_return = broken
     assert hand.sample(0.0) is False
     assert "reading failed (ZeroDivisionError: deep inside)" in caplog.text
+    expected = "no telemetry: reading failed (ZeroDivisionError: deep inside)"
+    assert hand.sampler.problem == expected
 
 
 def test_a_device_without_counters_says_why_once() -> None:
@@ -238,14 +240,39 @@ def test_a_call_that_hangs_does_not_hang_take_or_stop(
     assert sampling.take(1) is None
     sampling.pause()
     sampling.resume()
+    assert sampling.problem == ""
     sampling.stop()
     (warning,) = caplog.records
     assert "a call to the driver has not returned" in warning.getMessage()
+    said = sampling.take(2)
+    assert said is not None and said.samples == 0
+    assert said.absent["power_w"].startswith("a call to the driver has not returned for ")
+    assert sampling.problem == f"no telemetry: {said.absent['power_w']}"
     (thread,) = [t for t in threading.enumerate() if "telemetry of a CPU" in t.name]
     assert thread.daemon
     release.set()
     thread.join(30.0)
     assert source.closed == 1  # it cleans up behind itself when the call does return
+
+
+def test_a_call_that_hangs_after_a_while_is_said_with_both_times(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "STOP_WITHIN_S", 0.01)
+    inside, release = threading.Event(), threading.Event()
+    hand.sample(0.0)
+    hand.sample(5.0)
+    hand.source.before_return = lambda: (inside.set(), release.wait())  # type: ignore[assignment]
+    hand.clock.advance(1.0)
+    hand.sampler.start()
+    assert inside.wait(30.0)
+    hand.clock.advance(70.0)
+    hand.sampler.stop()
+    release.set()
+    reason = "a call to the driver has not returned for 70.0 s"
+    assert hand.sampler.problem == f"telemetry stopped after 5.00 s: {reason}"
+    before = hand.sampler.take(1)
+    assert before is not None and (before.samples, before.power_w) == (1, 100.0)
 
 
 def test_a_sampler_that_nobody_holds_ends_its_thread() -> None:
@@ -293,7 +320,7 @@ def test_in_a_forked_child_the_sampler_is_one_that_was_stopped(hand: Hand) -> No
     if child == 0:
         hand.sampler.pause()
         hand.sampler.resume()
-        nothing = hand.sampler.take(1) is None
+        nothing = hand.sampler.take(1) is None and not hand.sampler.problem
         hand.sampler.stop()
         os._exit(0 if nothing else 1)
     hand.sampler._lock.release()
@@ -312,3 +339,32 @@ def test_where_no_thread_can_be_started_there_is_no_telemetry_and_no_exception(
     said = hand.sampler.take(1)
     assert said is not None and "can't start new thread" in said.absent["gpu_util"]
     hand.sampler.stop()
+    assert hand.sampler.problem == f"no telemetry: {said.absent['gpu_util']}"
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), OSError("too many"), KeyError("x")])
+def test_whatever_hinders_the_start_is_a_reason(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise error
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    hand.sampler.start()
+    assert hand.sampler.problem == f"no telemetry: no thread could be started ({error})"
+    hand.sampler.stop()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "cpu", "mps", "a kind to come"])
+def test_a_source_that_cannot_be_made_is_a_reason_and_no_exception(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def broken(device: Device) -> None:
+        raise ImportError("libodd.so is missing")
+
+    assert DeviceSampler(Device(name="one", kind=kind)).problem == ""
+    monkeypatch.setattr(sampler, "source_for", broken)
+    sampling = DeviceSampler(Device(name="one", kind=kind))
+    assert sampling.sample() is False
+    reason = "it cannot be read (ImportError: libodd.so is missing)"
+    assert sampling.problem == f"no telemetry: {reason}"

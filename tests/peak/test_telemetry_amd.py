@@ -41,6 +41,9 @@ class FakeAmdsmi:
             "power": {"current_socket_power": 650, "average_socket_power": "N/A"},
             "cap": {"power_cap": 750_000_000, "default_power_cap": 750_000_000},
             "processes": [{"pid": os.getpid()}, {"pid": 1}],
+            "temperature": 61,
+            "vram": {"vram_total": 196_592, "vram_used": 1024},
+            "clocks": {"GFX": 2100, "MEM": 1300},
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -57,11 +60,11 @@ class FakeAmdsmi:
             "get_power_info": self.answers["power"],
             "get_power_cap_info": self.answers["cap"],
             "get_gpu_process_list": self.answers["processes"],
-            "get_temp_metric": 61,
-            "get_gpu_vram_usage": {"vram_total": 196_592, "vram_used": 1024},
+            "get_temp_metric": self.answers["temperature"],
+            "get_gpu_vram_usage": self.answers["vram"],
         }
         if name == "get_clock_info":
-            return {"clk": {"GFX": 2100, "MEM": 1300}[arguments[1]], "max_clk": 2100}
+            return {"clk": self.answers["clocks"][arguments[1]], "max_clk": 2100}
         if name == "get_gpu_enumeration_info":
             return {"hip_id": 0, "hip_uuid": f"GPU-{arguments[0]}"}
         if isinstance(known[name], Exception):
@@ -95,7 +98,35 @@ def test_older_cards_have_the_average_power_and_what_is_not_available_is_absent(
     api.answers["activity"] = {"gfx_activity": "N/A"}
     found = seen(api)
     assert found.power_w == 300.0
-    assert (found.gpu_util, found.absent["gpu_util"]) == (None, "N/A")
+    assert (found.gpu_util, found.absent["gpu_util"]) == (None, "amdsmi reported N/A")
+
+
+def test_figures_that_no_card_has_are_absent() -> None:
+    """65535 and all ones are what amdsmi gives where the firmware has no figure."""
+    api = FakeAmdsmi(SERIAL)
+    api.answers |= {
+        "power": {"current_socket_power": 65535, "average_socket_power": 300},
+        "activity": {"gfx_activity": 65535},
+        "cap": {"power_cap": 2**32 - 1, "default_power_cap": 2**64 - 1},
+        "temperature": 65535,
+        "vram": {"vram_used": 2**32 - 1},
+        "clocks": {"GFX": 0, "MEM": 65535},
+    }
+    found = seen(api)
+    assert found.power_w == 300.0  # the next best
+    assert found.absent == {
+        **found.absent,
+        "gpu_util": "amdsmi reported 65535 %",
+        "sm_clock_hz": "amdsmi reported 0 MHz",
+        "sm_clock_min_hz": "amdsmi reported 0 MHz",
+        "memory_clock_hz": "amdsmi reported 65535 MHz",
+        "power_limit_w": "amdsmi reported 4294967295 microwatts",
+        "power_default_w": "amdsmi reported 18446744073709551615 microwatts",
+        "temperature_c": "amdsmi reported 65535 degrees Celsius",
+        "memory_used_bytes": "amdsmi reported 4294967295 MB",
+    }
+    api.answers["power"] = {"current_socket_power": 65535, "average_socket_power": "N/A"}
+    assert seen(api).absent["power_w"] == "amdsmi reported 65535 W"
 
 
 def test_a_limit_in_another_unit_is_not_taken_for_microwatts() -> None:

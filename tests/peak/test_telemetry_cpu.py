@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -73,6 +74,20 @@ def test_the_clock_is_read_where_linux_tells_it_and_is_no_nominal_one(
     assert machine.after(1.0, *[IDLE] * 4).sm_clock_hz == 2.5e9  # CPUs 1 and 3
 
 
+def test_a_cpu_that_is_offline_has_no_clock_of_zero(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine(monkeypatch, tmp_path)
+    for cpu, khz in ((1, 0), (3, 2_000_000)):
+        (tmp_path / f"cpu{cpu}" / "cpufreq").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "cpufreq" / "scaling_cur_freq").write_text(f"{khz}\n")
+    assert machine.after(1.0, *[IDLE] * 4).sm_clock_hz == 2e9
+    (tmp_path / "cpu3" / "cpufreq" / "scaling_cur_freq").write_text("4294967295\n")
+    found = machine.after(1.0, *[IDLE] * 4)
+    assert found.sm_clock_hz is None
+    assert found.absent["sm_clock_hz"] == "the operating system reported 0 kHz"
+
+
 def test_clocks_of_a_large_machine_are_read_of_eight_cpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -105,6 +120,43 @@ def test_what_cannot_be_told_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path
     found = machine.after(1.0, *[IDLE] * 4)
     assert found.memory_used_bytes is None
     assert "no /proc here" in found.absent["memory_used_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (None, "the module psutil is missing; run: pip install psutil"),
+        ("raise OSError('another libc')", "psutil cannot be imported (another libc); run: pip"),
+    ],
+)
+def test_without_psutil_there_is_a_reason_and_no_exception(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str | None, reason: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    if module is not None:
+        (tmp_path / "psutil.py").write_text(module)
+        monkeypatch.delitem(sys.modules, "psutil")
+        monkeypatch.syspath_prepend(tmp_path)
+    sampler = DeviceSampler(CPU)
+    assert sampler.sample() is False
+    assert sampler.problem.startswith(f"no telemetry: {reason}")
+    said = sampler.take(1)
+    assert said is not None and said.absent["cpu_util"].startswith(reason)
+
+
+def test_a_psutil_that_lacks_everything_is_a_reason_for_every_field(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", ModuleType("psutil"))
+    clock = FakeClock()
+    sampler = DeviceSampler(CPU, source=CpuSource(tmp_path), clock=clock.host_s)
+    sampler.sample()
+    clock.advance(1.0)
+    assert sampler.sample() is True
+    said = sampler.take(1)
+    assert said is not None
+    assert "has no attribute 'cpu_times'" in said.absent["cpu_util"]
+    assert "has no attribute 'virtual_memory'" in said.absent["memory_used_bytes"]
 
 
 def test_this_machines_own_counters_can_be_read() -> None:

@@ -120,6 +120,8 @@ def test_a_gpu_that_falls_off_the_bus_ends_sampling_with_one_warning(
     assert (before.samples, before.power_w) == (2, 350.0)
     after = rig.take()
     assert after.samples == 0 and "GPU is lost" in after.absent["power_w"]
+    reason = "the GPU no longer answers (NVML: GPU is lost)"
+    assert rig.sampler.problem == f"telemetry stopped after 2.00 s: {reason}"
     rig.sampler.stop()
     rig.sampler.stop()
 
@@ -184,9 +186,12 @@ def test_one_driver_call_that_hangs_holds_up_neither_steps_nor_the_end(
     rig = Rig(monkeypatch)
     release = rig.nvml.hang("nvmlInit")
     rig.sampler.start()  # NVML is opened on the thread, so this returns too
+    assert rig.nvml.inside.wait(30.0)
     assert rig.sampler.take(1) is None
     rig.sampler.stop()
     release.set()
+    hung = "no telemetry: a call to the driver has not returned for "
+    assert rig.sampler.problem.startswith(hung)
     for thread in threading.enumerate():
         if "telemetry of NVIDIA" in thread.name:
             thread.join(30.0)

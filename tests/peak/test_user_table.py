@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mfu_torch.peak import user_table
 from mfu_torch.peak.resolve import resolve_peak
 from mfu_torch.peak.table import peak_for
 from mfu_torch.peak.user_table import VARIABLE, UserTableError, user_index
@@ -172,6 +173,31 @@ SOURCE = 'source = "s"\n'
             r"\('X'\): Expected .*bandwidth",
         ),
         ("device = [3]\n", r"\[\[device\]\] 1: Expected `object`"),
+        ("x = " + "[" * 5000, r"peaks\.toml nests too deeply; expected a list of"),
+        (
+            f"[[device]]\nname = 'X'\nbf16 = 500\n{SOURCE}",
+            r"bf16 = 500.0 is 500 FLOP/s, which no device has; expected e.g. \"500 TFLOP/s\"",
+        ),
+        (f"[[device]]\nname = 'X'\nbf16 = '500'\n{SOURCE}", r"bf16 = '500' has no unit"),
+        (f"[[device]]\nname = 'X'\nbf16 = '500 FLOP/s'\n{SOURCE}", r"is 500 FLOP/s, which no"),
+        (f"[[device]]\nname = 'X'\nbf16 = 1e-300\n{SOURCE}", r"is 1e-300 FLOP/s, which no"),
+        (f"[[device]]\nname = 'X'\nbf16 = 5{'0' * 40}\n{SOURCE}", r"is 5e\+40 FLOP/s, which no"),
+        (
+            f"[[device]]\nname = 'X'\nbf16 = 1e12\nclock_hz = 1830\n{SOURCE}",
+            r"clock_hz is 1830, which is no GPU's clock in Hz; expected e.g. 1.83e9 for 1830 MHz",
+        ),
+        (
+            f"[[device]]\nname = 'X'\nbf16 = 1e12\nclock_hz = 1.8e12\n{SOURCE}",
+            "is 1.8e\\+12, which",
+        ),
+        (
+            f"[[device]]\nname = 'NVIDIA X-MIG-1g.10gb'\nbf16 = 1e12\n{SOURCE}",
+            r"'NVIDIA X-MIG-1g.10gb' is no name of a MIG slice; expected \"NVIDIA H100",
+        ),
+        (
+            f"[[device]]\nnames = ['X', 'X MIG 1g.10gb']\nbf16 = 1e12\n{SOURCE}",
+            r"names a MIG slice beside a whole device \(X, X MIG 1g.10gb\)",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_with_the_file_and_the_entry(
@@ -201,3 +227,82 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         peak_for("NVIDIA L4", "bf16", table=tmp_path / "nowhere.toml")
     with pytest.raises(UserTableError, match="cannot be read"):
         user_index(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_what_is_no_regular_file_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = tmp_path / "peaks.toml"
+    os.mkfifo(fifo)
+    monkeypatch.setenv(VARIABLE, str(fifo))
+    entry = resolve_peak(Device(name="NVIDIA L4", kind="cuda"), "bf16")
+    assert entry.unknown == (
+        f"the table of peaks {fifo} cannot be read (it is no regular file); correct {VARIABLE}"
+    )
+
+
+def test_the_place_to_correct_is_where_the_path_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "nowhere.toml"
+    with pytest.raises(UserTableError, match=r"nowhere\.toml .*; correct that path$"):
+        user_index(nowhere)
+    monkeypatch.setenv(VARIABLE, str(nowhere))
+    with pytest.raises(UserTableError, match=rf"nowhere\.toml .*; correct {VARIABLE}$"):
+        user_index()
+
+
+@pytest.mark.parametrize("path", ["", " ", "a\0b", "~nobody-of-that-name/peaks.toml"])
+def test_what_is_no_path_is_one_line(path: str) -> None:
+    with pytest.raises(UserTableError, match=r"is empty; name|cannot be read") as caught:
+        user_index(path)
+    assert "\n" not in str(caught.value) and "\0" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 500e12
+
+
+SLICE = """
+[[device]]
+name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+bf16 = "100T"
+sm_count = 16
+source = "measured here"
+"""
+
+
+def test_a_slice_of_the_users_has_its_own_figure_and_no_other_has(tmp_path: Path) -> None:
+    path = written(tmp_path, SLICE)
+    h100 = "NVIDIA H100 80GB HBM3"
+    for name, mig in ((f"{h100} MIG 1g.10gb", None), (h100, "1g.10gb")):
+        device = Device(name=name, kind="cuda", sm_count=16, mig=mig)
+        peak = peak_for(device, "bf16", table=path)
+        assert (peak.flops_per_s, peak.provenance, peak.device) == (100e12, "given", name)
+    assert peak_for(f"{h100} MIG 1g.10gb", "bf16", table=path).flops_per_s == 100e12
+    other = Device(name=f"{h100} MIG 2g.20gb", kind="cuda", sm_count=32)
+    assert peak_for(other, "bf16", table=path).flops_per_s == pytest.approx(989.4e12 * 32 / 132)
+    assert peak_for(h100, "bf16", table=path).flops_per_s == 989.4e12
+
+
+def test_a_file_is_parsed_again_only_after_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, GOOD)
+    parsed: list[str] = []
+    decode = user_table.msgspec.toml.decode
+    monkeypatch.setattr(
+        user_table.msgspec.toml, "decode", lambda text: parsed.append(text) or decode(text)
+    )
+    for _ in range(3):
+        assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 500e12
+    assert len(parsed) == 1
+    written(tmp_path, GOOD.replace('"500 TFLOP/s"', '"5000 TFLOP/s"'))
+    assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 5e15
+    assert len(parsed) == 2
+    path.unlink()
+    with pytest.raises(UserTableError, match="cannot be read"):
+        peak_for("My GPU 9000", "bf16", table=path)

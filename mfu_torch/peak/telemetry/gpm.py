@@ -6,12 +6,12 @@ kept and used in turn, and given back at the end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from mfu_torch.peak.drivers import Raw
 from mfu_torch.peak.nvml import Nvml
-from mfu_torch.peak.telemetry.source import Value
+from mfu_torch.peak.telemetry.source import Found
 
 METRICS: dict[str, tuple[str, float]] = {
     # Field: pynvml's name without NVML_GPM_METRIC_, factor. Percent, and MiB/s.
@@ -36,7 +36,7 @@ class Gpm:
         self._has_newest = False
         self._metrics: Any = None
 
-    def read(self, elapsed_s: float | None) -> Mapping[str, Value | str]:
+    def read(self, elapsed_s: float | None) -> Mapping[str, Found]:
         """Take a sample; the metrics since the one before, unless ``elapsed_s`` is ``None``."""
         refusal = self._refusal()
         if refusal:
@@ -76,7 +76,7 @@ class Gpm:
         else:
             self._api.nvmlGpmSampleGet(self._gpu.card, sample)
 
-    def _metrics_between(self) -> Mapping[str, Value | str]:
+    def _metrics_between(self) -> Mapping[str, Found]:
         api = self._api
         if self._metrics is None:
             self._metrics = api.c_nvmlGpmMetricsGet_t()
@@ -86,14 +86,12 @@ class Gpm:
                 entry.metricId = getattr(api, f"NVML_GPM_METRIC_{name}")
         self._metrics.sample2, self._metrics.sample1 = self._samples
         api.nvmlGpmMetricsGet(self._metrics)
-        found: dict[str, Value | str] = {}
+        found: dict[str, Found] = {}
         for entry, (field, (_, factor)) in zip(
             self._metrics.metrics, METRICS.items(), strict=False
         ):
             if entry.nvmlReturn != api.NVML_SUCCESS:
                 found[field] = f"GPM: {api.NVMLError(entry.nvmlReturn)}"
-            elif not math.isfinite(entry.value):
-                found[field] = "GPM gave no number"
             else:
-                found[field] = entry.value * factor
+                found[field] = Raw(entry.value, factor, "%" if factor < 1 else "MiB/s")
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,8 @@ class Means:
         self.time_s = 0.0
         self._sums: dict[str, float] = {}
         self._times_s: dict[str, float] = {}
+        self._smallest: dict[str, float] = {}
         self._largest: dict[str, float] = {}
-        self._sm_clock_min_hz: float | None = None
         self._throttle_s: dict[str, float] = {}
         self._absent: dict[str, str] = {}
 
@@ -35,28 +36,27 @@ class Means:
         self.time_s += elapsed_s
         self._absent.update(reading.absent)
         for name, value in reading.values.items():
-            self._times_s[name] = self._times_s.get(name, 0.0) + elapsed_s
             if isinstance(value, frozenset):
                 for reason in value:
                     self._throttle_s[reason] = self._throttle_s.get(reason, 0.0) + elapsed_s
-            elif name in LARGEST:
+            elif math.isfinite(value):
+                self._smallest[name] = min(value, self._smallest.get(name, value))
                 self._largest[name] = max(value, self._largest.get(name, value))
-            else:
                 self._sums[name] = self._sums.get(name, 0.0) + value * elapsed_s
-        clock_hz = reading.values.get("sm_clock_hz")
-        if isinstance(clock_hz, float):
-            self._sm_clock_min_hz = min(clock_hz, self._sm_clock_min_hz or clock_hz)
+            else:
+                self._absent[name] = f"{value} was reported"
+                continue
+            self._times_s[name] = self._times_s.get(name, 0.0) + elapsed_s
 
     def record(self, after_step: int) -> Telemetry:
         """All readings so far as one record."""
-        values: dict[str, Any] = {name: s / self._times_s[name] for name, s in self._sums.items()}
-        values |= {name: int(v) if name in WHOLE else v for name, v in self._largest.items()}
+        values: dict[str, Any] = {name: self._value(name) for name in self._sums}
         known_s = self._times_s.get("throttle")
         return Telemetry(
             after_step=after_step,
             samples=self.samples,
             time_s=self.time_s,
-            sm_clock_min_hz=self._sm_clock_min_hz,
+            sm_clock_min_hz=self._smallest.get("sm_clock_hz"),
             throttle={r: s / known_s for r, s in sorted(self._throttle_s.items())}
             if known_s
             else {},
@@ -65,6 +65,13 @@ class Means:
             ),
             **values,
         )
+
+    def _value(self, name: str) -> float:
+        if name in LARGEST:
+            return int(self._largest[name]) if name in WHOLE else self._largest[name]
+        mean = self._sums[name] / self._times_s[name]
+        # Sums round: the mean of three readings of 1.755e9 may come out below every one of them.
+        return min(max(mean, self._smallest[name]), self._largest[name])
 
 
 def with_minimum(absent: Mapping[str, str]) -> dict[str, str]:

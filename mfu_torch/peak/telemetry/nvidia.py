@@ -11,15 +11,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mfu_torch.peak.drivers import Raw, all_ones, checked_bits, said
 from mfu_torch.peak.nvml import Nvml, nvml_handle, warn_once
 from mfu_torch.peak.telemetry.gpm import METRICS, Gpm
 from mfu_torch.peak.telemetry.source import (
     Fault,
+    Found,
     NoSource,
     Reader,
     Readers,
     Reading,
-    Value,
     other_processes,
 )
 from mfu_torch.records import Device
@@ -86,7 +87,7 @@ class NvidiaSource:
         kinds = [type(error).__name__ for error in outcome.errors]
         for kind, error in zip(kinds, outcome.errors, strict=True):
             if kind in LOST:
-                raise NoSource(f"the GPU no longer answers (NVML: {error})")
+                raise NoSource(f"the GPU no longer answers (NVML: {said(error)})")
         if self._worked and kinds and not outcome.answered and elapsed_s is not None:
             if "NVMLError_Unknown" in kinds:
                 raise NoSource("the GPU no longer answers (NVML: Unknown Error, to every call)")
@@ -108,11 +109,12 @@ class NvidiaSource:
             [Reader(tuple(METRICS), self._gpm.read, counts=True), *_readers(_Calls(gpu), gpu)],
             _judge,
             otherwise="of a CPU only",
+            who="NVML",
         )
 
 
 def _readers(calls: _Calls, gpu: Nvml) -> list[Reader]:
-    def of_card(field: str, call: Callable[[], float]) -> Reader:
+    def of_card(field: str, call: Callable[[], Found]) -> Reader:
         return Reader((field,), lambda elapsed_s: {field: call()})
 
     def of_whole_only(reader: Reader) -> Reader:
@@ -139,7 +141,7 @@ def _readers(calls: _Calls, gpu: Nvml) -> list[Reader]:
 
 
 class _Calls:
-    """NVML's calls, in the units of Telemetry."""
+    """NVML's calls: figures as they come, with their units."""
 
     def __init__(self, gpu: Nvml) -> None:
         self._api: Any = gpu.api
@@ -152,56 +154,56 @@ class _Calls:
             raise LookupError("NVML does not give the card that the MIG slice is a part of")
         return self._gpu.card
 
-    def util(self) -> float:
+    def util(self) -> Raw:
         # Over NVML's own sample period, 1/6 s to 1 s by product.
-        return float(self._api.nvmlDeviceGetUtilizationRates(self._card).gpu) / 100  # %
+        return Raw(self._api.nvmlDeviceGetUtilizationRates(self._card).gpu, 1e-2, "%")
 
-    def sm_clock_hz(self) -> float:
-        return float(self._api.nvmlDeviceGetClockInfo(self._card, self._api.NVML_CLOCK_SM)) * 1e6
+    def sm_clock_hz(self) -> Raw:
+        return self._clock(self._api.NVML_CLOCK_SM)
 
-    def memory_clock_hz(self) -> float:
-        return float(self._api.nvmlDeviceGetClockInfo(self._card, self._api.NVML_CLOCK_MEM)) * 1e6
+    def memory_clock_hz(self) -> Raw:
+        return self._clock(self._api.NVML_CLOCK_MEM)
 
-    def power_w(self) -> float:
-        return float(self._api.nvmlDeviceGetPowerUsage(self._card)) / 1e3  # mW
+    def _clock(self, kind: int) -> Raw:
+        return Raw(self._api.nvmlDeviceGetClockInfo(self._card, kind), 1e6, "MHz")
 
-    def power_limit_w(self) -> float:
+    def power_w(self) -> Raw:
+        return Raw(self._api.nvmlDeviceGetPowerUsage(self._card), 1e-3, "mW")
+
+    def power_limit_w(self) -> Raw:
         # The lowest of all limits; the one set by hand where the driver does not tell it.
         api = self._api
-        return float(
-            _first(
-                lambda: api.nvmlDeviceGetEnforcedPowerLimit(self._card),
-                lambda: api.nvmlDeviceGetPowerManagementLimit(self._card),
-            )
-            / 1e3  # mW
+        limit = _first(
+            lambda: api.nvmlDeviceGetEnforcedPowerLimit(self._card),
+            lambda: api.nvmlDeviceGetPowerManagementLimit(self._card),
         )
+        return Raw(limit, 1e-3, "mW")
 
-    def power_default_w(self) -> float:
-        return float(self._api.nvmlDeviceGetPowerManagementDefaultLimit(self._card)) / 1e3  # mW
+    def power_default_w(self) -> Raw:
+        return Raw(self._api.nvmlDeviceGetPowerManagementDefaultLimit(self._card), 1e-3, "mW")
 
-    def temperature_c(self) -> float:
+    def temperature_c(self) -> Raw:
         # The former is to go with CUDA 14, the latter came with drivers of 2025.
         api = self._api
         sensor = api.NVML_TEMPERATURE_GPU
-        return float(
-            _first(
-                lambda: api.nvmlDeviceGetTemperature(self._card, sensor),
-                lambda: api.nvmlDeviceGetTemperatureV(self._card, sensor),
-            )
+        temperature = _first(
+            lambda: api.nvmlDeviceGetTemperature(self._card, sensor),
+            lambda: api.nvmlDeviceGetTemperatureV(self._card, sensor),
         )
+        return Raw(temperature, 1.0, "degrees Celsius")
 
-    def throttle(self) -> frozenset[str]:
+    def throttle(self) -> frozenset[str] | str:
         # The same bits; drivers before R535 have only the latter.
         api = self._api
-        return throttle_reasons(
-            _first(
-                lambda: api.nvmlDeviceGetCurrentClocksEventReasons(self._card),
-                lambda: api.nvmlDeviceGetCurrentClocksThrottleReasons(self._card),
-            )
+        bits = _first(
+            lambda: api.nvmlDeviceGetCurrentClocksEventReasons(self._card),
+            lambda: api.nvmlDeviceGetCurrentClocksThrottleReasons(self._card),
         )
+        bits = checked_bits(bits, "NVML")
+        return throttle_reasons(bits) if isinstance(bits, int) else bits
 
-    def memory_used_bytes(self) -> float:
-        return float(self._api.nvmlDeviceGetMemoryInfo(self._gpu.handle).used)
+    def memory_used_bytes(self) -> Raw:
+        return Raw(self._api.nvmlDeviceGetMemoryInfo(self._gpu.handle).used, 1.0, "bytes")
 
     def pids(self) -> set[int]:
         """Of everything that computes or draws on the GPU, or on the slice."""
@@ -214,30 +216,34 @@ class _Calls:
             drawing = []
         return {process.pid for process in (*computing, *drawing)}
 
-    def pcie_rx(self) -> float:
+    def pcie_rx(self) -> Raw:
         return self._pcie(self._api.NVML_PCIE_UTIL_RX_BYTES)
 
-    def pcie_tx(self) -> float:
+    def pcie_tx(self) -> Raw:
         return self._pcie(self._api.NVML_PCIE_UTIL_TX_BYTES)
 
-    def _pcie(self, counter: int) -> float:
+    def _pcie(self, counter: int) -> Raw:
         # KB/s over 20 ms, for which the call waits: a glimpse of the interval. NVIDIA does not say
         # whether a KB has 1000 or 1024 bytes.
-        return float(self._api.nvmlDeviceGetPcieThroughput(self._card, counter)) * 1e3
+        return Raw(self._api.nvmlDeviceGetPcieThroughput(self._card, counter), 1e3, "KB/s")
 
-    def links(self, elapsed_s: float | None) -> Mapping[str, Value | str]:
+    def links(self, elapsed_s: float | None) -> Mapping[str, Found]:
         """From counters of KiB of payload over all links, so it is exact over the interval."""
         api, fields = self._api, _LINK_FIELDS
         before, self._links_before = self._links_before, {}
         ids = [(getattr(api, name), ALL_LINKS) for name in fields.values()]
-        found: dict[str, Value | str] = {}
+        found: dict[str, Found] = {}
         for field, entry in zip(fields, api.nvmlDeviceGetFieldValues(self._card, ids), strict=True):
             if entry.nvmlReturn != api.NVML_SUCCESS:
                 found[field] = f"NVML: {api.NVMLError(entry.nvmlReturn)}"
                 continue
-            now = self._links_before[field] = int(entry.value.ullVal)
+            now = int(entry.value.ullVal)
+            if all_ones(now):
+                found[field] = Raw(now, 1024.0, "KiB")
+                continue
+            self._links_before[field] = now
             if elapsed_s is not None and field in before and now >= before[field]:
-                found[field] = (now - before[field]) * 1024 / elapsed_s
+                found[field] = Raw((now - before[field]) / elapsed_s, 1024.0, "KiB/s")
         return found
 
 
@@ -262,5 +268,5 @@ def _judge(error: Exception) -> Fault:
     if kind in ("NVMLError_FunctionNotFound", "NVMLLibraryMismatchError"):
         return Fault("this driver does not have the call", refused=True)
     if kind == "AttributeError":
-        return Fault(f"this pynvml is too old ({error}); update nvidia-ml-py", refused=True)
-    return Fault(f"NVML: {error}", refused=kind in REFUSED)
+        return Fault(f"this pynvml is too old ({said(error)}); update nvidia-ml-py", refused=True)
+    return Fault(f"NVML: {said(error)}", refused=kind in REFUSED)

@@ -11,9 +11,11 @@ import time
 import weakref
 from collections.abc import Callable
 
+from mfu_torch.peak.drivers import said
 from mfu_torch.peak.telemetry.means import Means, with_minimum
 from mfu_torch.peak.telemetry.source import FIELDS, NoSource, Reading, Source
 from mfu_torch.records import Device, Telemetry
+from mfu_torch.units import seconds
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class DeviceSampler:
     ) -> None:
         self._device = device
         self._interval_s = interval_s
-        self._source = source if source is not None else source_for(device)
+        self._source = source if source is not None else _source_of(device)
         self._clock = clock
         self._at_exit: Callable[[], None] | None = None
         self._reset()
@@ -63,16 +65,35 @@ class DeviceSampler:
         self._pauses = 0  # how many are under way: they may be nested
         self._stretch = 0  # counts the stretches between pauses
         self._begin: tuple[int, float] | None = None  # stretch and time of the reading before
+        self._span_s: tuple[float, float] | None = None  # times of the first and last reading
+        self._asked_s: float | None = None  # since when a call to the source is under way
         self._problem = ""
         self._problem_told = True
 
     @property
     def problem(self) -> str:
-        """Why there are no readings, or none any more; empty while there are."""
-        return self._problem
+        """That there are no readings, or none any more, and why; empty while there are.
+
+        "no telemetry: the module pynvml is missing; ...", or "telemetry stopped after 12 s: the GPU
+        no longer answers ...". A call to the driver that does not return is found by ``stop``.
+        """
+        # Without the lock, which in a forked child may be held for ever.
+        problem, span_s = self._problem, self._span_s
+        if not problem:
+            return ""
+        if span_s is None or span_s[1] <= span_s[0]:
+            return f"no telemetry: {problem}"
+        return f"telemetry stopped after {seconds(span_s[1] - span_s[0])}: {problem}"
 
     def start(self) -> None:
         """Begin to sample. Never raises: what cannot be read is absent with its reason."""
+        try:
+            self._start()
+        # No more threads or memory, or the interpreter is ending; a run does without.
+        except Exception as error:
+            self._end(f"no thread could be started ({said(error)})")
+
+    def _start(self) -> None:
         if self._pid != os.getpid():
             self._reset()
         if self._thread is not None or self._stopping:
@@ -83,11 +104,7 @@ class DeviceSampler:
             name=f"mfu_torch telemetry of {self._device.name}",
             daemon=True,  # a call to the driver that never returns must not keep the process
         )
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads, or the interpreter is ending
-            self._end(f"no thread could be started ({error})")
-            return
+        thread.start()
         self._thread = thread
         # A daemon thread that wakes up while the interpreter is taken down can crash it.
         self._at_exit = functools.partial(_stop, weakref.ref(self))
@@ -106,12 +123,21 @@ class DeviceSampler:
             return
         self._thread.join(STOP_WITHIN_S)
         if self._thread.is_alive():
-            logger.warning(
-                "Telemetry of %s: a call to the driver has not returned for %g s; its thread is "
-                "left to itself and does not keep the process.",
-                self._device.name,
-                STOP_WITHIN_S,
-            )
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        with self._lock:
+            hung_s = STOP_WITHIN_S
+            if self._asked_s is not None:
+                hung_s = max(hung_s, self._clock() - self._asked_s)
+            problem = f"a call to the driver has not returned for {seconds(hung_s)}"
+            if self._asked_s is not None and not self._problem:
+                self._problem, self._problem_told = problem, False
+        logger.warning(
+            "Telemetry of %s: %s; its thread is left to itself and does not keep the process.",
+            self._device.name,
+            problem,
+        )
 
     def pause(self) -> None:
         """From here on the time belongs to no sample; pauses may be nested."""
@@ -158,6 +184,7 @@ class DeviceSampler:
             return not self._problem
         begin_s = before[1] if before is not None and before[0] == stretch else None
         try:
+            self._asked_s = self._clock()
             if not self._opened:
                 self._source.open()
                 self._opened = True
@@ -169,8 +196,10 @@ class DeviceSampler:
             return False
         # A source catches what a driver does; should anything slip through, the run goes on.
         except Exception as error:
-            self._end(f"reading failed ({type(error).__name__}: {error})", warn=True)
+            self._end(f"reading failed ({type(error).__name__}: {said(error)})", warn=True)
             return False
+        finally:
+            self._asked_s = None
         self._keep(reading, stretch, now_s, elapsed_s)
         return True
 
@@ -179,6 +208,7 @@ class DeviceSampler:
             if self._stretch != stretch:
                 return  # a pause began meanwhile
             self._begin = (stretch, now_s)
+            self._span_s = (self._span_s[0] if self._span_s else now_s, now_s)
             if elapsed_s is not None and elapsed_s > 0:
                 self._means.add(reading, elapsed_s)
 
@@ -206,6 +236,14 @@ class DeviceSampler:
         if due_in_s > 0:
             return min(due_in_s, self._interval_s)
         return self._interval_s if self.sample() else None
+
+
+def _source_of(device: Device) -> Source:
+    try:
+        return source_for(device)
+    # What a source needs may be missing, or of a version that nobody has seen; a run does without.
+    except Exception as error:
+        return Unreadable(f"it cannot be read ({type(error).__name__}: {said(error)})")
 
 
 def source_for(device: Device) -> Source:

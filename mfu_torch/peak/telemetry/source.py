@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from mfu_torch.peak.drivers import Raw, checked, process_ids
 from mfu_torch.records import Telemetry
 
 Value = float | frozenset[str]
 """A number in the units of :class:`~mfu_torch.records.Telemetry`; for ``throttle`` the reasons."""
+
+Found = Raw | frozenset[str] | str
+"""What a call gives for a field: a driver's figure, a set, or the reason for neither."""
 
 FIELDS: tuple[str, ...] = tuple(
     name
@@ -67,12 +71,12 @@ class Reader(NamedTuple):
 
     Attributes:
         fields: Of :class:`~mfu_torch.records.Telemetry`.
-        call: Given ``elapsed_s``, returns values; a ``str`` in their place is the reason why not.
+        call: Given ``elapsed_s``, returns what was found.
         counts: It compares with its call before, so it must also be called where a pause ends.
     """
 
     fields: tuple[str, ...]
-    call: Callable[[float | None], Mapping[str, Value | str]]
+    call: Callable[[float | None], Mapping[str, Found]]
     counts: bool = False
 
 
@@ -109,13 +113,19 @@ class Readers:
         readers: A later one is called only for fields that no earlier one filled.
         judge: Tells what to make of an exception.
         otherwise: Why the fields that no reader has are not known.
+        who: Gives the figures, for the reasons against those that cannot be true.
     """
 
     def __init__(
-        self, readers: Sequence[Reader], judge: Callable[[Exception], Fault], otherwise: str
+        self,
+        readers: Sequence[Reader],
+        judge: Callable[[Exception], Fault],
+        otherwise: str,
+        who: str = "the driver",
     ) -> None:
         self._readers = readers
         self._judge = judge
+        self._who = who
         self._otherwise = otherwise
         self._refused: dict[int, str] = {}  # by index of the reader
 
@@ -129,7 +139,9 @@ class Readers:
                 continue
             found, reason = self._call(index, elapsed_s, outcome)
             for name in missing:
-                value = found.get(name, reason)
+                value: Found | Value = found.get(name, reason)
+                if isinstance(value, Raw):
+                    value = checked(name, value, self._who)
                 if not isinstance(value, str):
                     values[name] = value
                 else:
@@ -143,7 +155,7 @@ class Readers:
 
     def _call(
         self, index: int, elapsed_s: float | None, outcome: Outcome
-    ) -> tuple[Mapping[str, Value | str], str]:
+    ) -> tuple[Mapping[str, Found], str]:
         if index in self._refused:
             return {}, self._refused[index]
         try:
@@ -159,7 +171,7 @@ class Readers:
         return found, "it has not been read twice yet"
 
 
-def other_processes(pids: set[int], own_pid: int) -> Mapping[str, Value | str]:
+def other_processes(pids: set[int], own_pid: int) -> Mapping[str, Found]:
     """How many processes besides this one use a device, from the ids of all that do.
 
     Where this one is not among them, the list is not of this process's world: drivers list ids of
@@ -167,4 +179,4 @@ def other_processes(pids: set[int], own_pid: int) -> Mapping[str, Value | str]:
     """
     if own_pid not in pids:
         return {"other_processes": "the driver's list of processes does not have this one"}
-    return {"other_processes": len(pids) - 1}
+    return {"other_processes": Raw(len(process_ids(pids)) - 1, 1.0, "processes")}
