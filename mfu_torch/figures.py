@@ -8,11 +8,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import field
 
-from mfu_torch.records import Attention, Counts, FlopCount, Peaks, Record, Run, Step
+from mfu_torch.records import (
+    Attention,
+    Counts,
+    FlopCount,
+    PeakEntry,
+    Peaks,
+    Record,
+    Run,
+    Step,
+)
 from mfu_torch.utilization import ideal_time_s, rate_per_s, utilization
 
 ABOVE_PEAK = (
@@ -45,6 +54,8 @@ class Figures(Record, frozen=True, kw_only=True):
         mfu, hfu: Under the run's attention convention.
         mfu_full: Every attention score counted.
         mfu_causal: Only the attention scores that the mask keeps.
+        mfu_of_measured: As ``mfu``, of what the device was measured to sustain (``mfu-torch
+            bench``) in place of the peak.
         end_to_end: Model FLOPs of the run so far over its wall time so far.
         model_flops_per_s: Per device, under the run's attention convention.
         step_s, step_s_p95: Mean and 95th percentile (nearest rank) of the step time.
@@ -60,6 +71,7 @@ class Figures(Record, frozen=True, kw_only=True):
     hfu: float | None = None
     mfu_full: float | None = None
     mfu_causal: float | None = None
+    mfu_of_measured: float | None = None
     end_to_end: float | None = None
     model_flops_per_s: float | None = None
     tokens_per_s: float | None = None
@@ -70,30 +82,6 @@ class Figures(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
-
-
-_Kind = Literal["steady", "excluded", "pause", "other"]
-
-
-class WallShare(Record, frozen=True, kw_only=True):
-    """One part of a run's wall time; the parts sum to the whole.
-
-    Attributes:
-        kind: ``steady`` steps, ``excluded`` steps, a ``pause``, or what is left (``other``).
-        name: Why the steps are excluded, or the name of the pause; else empty.
-        times: Number of steps or pauses.
-        time_s: Negative only for ``other``, where the parts overlap.
-        share: Of the wall time.
-        mfu_gap: The part of (steady-state MFU - end-to-end MFU) that it is responsible for, as a
-            fraction; ``None`` where one of the two is not known.
-    """
-
-    kind: _Kind
-    name: str = ""
-    times: int
-    time_s: float
-    share: float
-    mfu_gap: float | None = None
 
 
 def ideal_times(count: FlopCount, peaks: Peaks) -> IdealTimes | str:
@@ -201,7 +189,12 @@ def end_to_end_mfu(run: Run) -> float | str:
     """
     if not run.windows:
         return "no step is recorded"
-    return end_to_end(_ideal_s(run, list(run.steps)), run.wall_s)
+    return end_to_end(ideal_s_of(run, list(run.steps)), run.wall_s)
+
+
+def ideal_s_of(run: Run, steps: Sequence[Step]) -> float | str:
+    """Ideal time of the model FLOPs of some steps of a run, or why it is not known."""
+    return ideal_model_s(by_count(steps), run.counts, run.peaks, run.header.attention)
 
 
 def end_to_end(ideal_s: float | str, wall_s: float) -> float | str:
@@ -213,49 +206,6 @@ def end_to_end(ideal_s: float | str, wall_s: float) -> float | str:
     return utilization(ideal_s, wall_s)
 
 
-def wall_shares(run: Run) -> tuple[WallShare, ...]:
-    """Where the wall time of a run went: parts that sum to it, and to the gap between its MFUs.
-
-    With steady-state MFU m, wall time W and ideal time T* of the model FLOPs, a part of length t
-    and ideal time t* widens the gap m - T*/W by (m t - t*) / W; steady steps by 0.
-    """
-    if not run.wall_s > 0:
-        return ()
-    steps: dict[str, list[Step]] = {"": []}  # steady steps first, also where there are none
-    for step in run.steps:
-        steps.setdefault(step.excluded, []).append(step)
-    pauses: dict[str, list[float]] = {}
-    for pause in run.pauses:
-        pauses.setdefault(pause.name, []).append(pause.duration_s)
-    mfu = figures(steps[""], run.counts, run.peaks, run.header.attention).mfu
-    parts = []
-    for reason, group in steps.items():
-        kind: _Kind = "excluded" if reason else "steady"
-        time_s = math.fsum(step.duration_s for step in group)
-        parts.append(_wall_share(run, mfu, kind, reason, len(group), time_s, _ideal_s(run, group)))
-    for name, durations in pauses.items():
-        time_s = math.fsum(durations)
-        parts.append(_wall_share(run, mfu, "pause", name, len(durations), time_s, 0.0))
-    rest_s = run.wall_s - math.fsum(part.time_s for part in parts)
-    return (*parts, _wall_share(run, mfu, "other", "", 1, rest_s, 0.0))
-
-
-def _wall_share(
-    run: Run,
-    mfu: float | None,
-    kind: _Kind,
-    name: str,
-    times: int,
-    time_s: float,
-    ideal_s: float | str,
-) -> WallShare:
-    gap = None
-    if mfu is not None and not isinstance(ideal_s, str):
-        gap = utilization(mfu * time_s - ideal_s, run.wall_s)
-    share = utilization(time_s, run.wall_s)
-    return WallShare(kind=kind, name=name, times=times, time_s=time_s, share=share, mfu_gap=gap)
-
-
 _UTILIZATIONS = ("mfu", "hfu", "mfu_full", "mfu_causal")
 
 
@@ -265,10 +215,6 @@ def _no_time(steps: Sequence[Step], steady: int) -> str:
     if steady:
         return "the steps took no measurable time"
     return f"no steady step ({steps[-1].excluded}); steps after it have figures"
-
-
-def _ideal_s(run: Run, steps: Sequence[Step]) -> float | str:
-    return ideal_model_s(by_count(steps), run.counts, run.peaks, run.header.attention)
 
 
 def _put_utilization(
@@ -289,9 +235,25 @@ def _put_utilization(
         known["hfu"] = utilization(ideal.hardware_causal if causal else ideal.hardware, time_s)
         known["mfu_full"] = utilization(ideal.model, time_s)
         known["mfu_causal"] = utilization(ideal.model_causal, time_s)
+    of_measured = _ideal_of_measured(steady, counts, peaks, attention)
+    if of_measured is not None:
+        known["mfu_of_measured"] = utilization(of_measured, time_s)
     flops = _sum_model_flops(by_count(steady), counts, attention)
     rate = flops if isinstance(flops, str) else rate_per_s(flops, time_s)
     _put(known, absent, "model_flops_per_s", rate)
+
+
+def _ideal_of_measured(
+    steady: Sequence[Step], counts: Counts, peaks: Peaks, attention: Attention
+) -> float | None:
+    """Ideal time of the model FLOPs at the measured rates; ``None`` if a dtype has none."""
+    measured = {
+        dtype: PeakEntry(dtype=dtype, peak=entry.measured)
+        for dtype, entry in peaks.items()
+        if entry.measured is not None
+    }
+    ideal_s = ideal_model_s(by_count(steady), counts, measured, attention) if measured else ""
+    return None if isinstance(ideal_s, str) else ideal_s
 
 
 def _put(known: dict[str, Any], absent: dict[str, str], name: str, value: float | str) -> None:

@@ -8,15 +8,14 @@ import pytest
 from samples import T, count, flop_count, peak, run, step, term
 
 from mfu_torch.figures import (
-    WallShare,
     end_to_end_mfu,
     figures,
     ideal_model_s,
     ideal_times,
     run_figures,
-    wall_shares,
 )
-from mfu_torch.records import CountEntry, End, FlopCount, PeakEntry
+from mfu_torch.records import CountEntry, End, FlopCount, Peak, PeakEntry
+from mfu_torch.wall import WallShare, wall_shares
 
 PEAKS = {"bf16": peak("bf16", 100e12), "fp32": peak("fp32", 50e12)}
 COUNTS = {0: count()}
@@ -201,3 +200,16 @@ def test_other_is_negative_where_the_parts_overlap() -> None:
     assert parts[-1] == WallShare(
         kind="other", times=1, time_s=-1.0, share=-1 / 18, mfu_gap=parts[-1].mfu_gap
     )
+
+
+def test_mfu_of_what_was_measured_stands_beside() -> None:
+    # 30 T model FLOPs, all in bf16, of a measured 75 T/s in 1 s; fp32 runs in the optimizer alone.
+    measured = Peak(flops_per_s=75e12, dtype="bf16", source="a GEMM", provenance="measured")
+    peaks = {
+        "bf16": PeakEntry(dtype="bf16", peak=PEAKS["bf16"].peak, measured=measured),
+        "fp32": PeakEntry(dtype="fp32", peak=PEAKS["fp32"].peak, measured=measured),
+    }
+    now = figures([step(1, 1.0)], COUNTS, peaks, "full")
+    assert (now.mfu, now.mfu_of_measured) == (pytest.approx(0.30), pytest.approx(0.40))
+    peaks["fp32"] = PEAKS["fp32"]
+    assert figures([step(1, 1.0)], COUNTS, peaks, "full").mfu_of_measured is None

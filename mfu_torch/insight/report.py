@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, WallShare, run_figures, wall_shares
+from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, run_figures
 from mfu_torch.insight.device_block import device_block
 from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
 from mfu_torch.units import bytes_, percent, rounded_parts, scaled, seconds
+from mfu_torch.wall import WallShare, wall_shares
 
 _PHASES: tuple[tuple[Phase, str], ...] = (
     ("forward", "forward"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mfu_torch.figures import by_count, run_figures, wall_shares
+from mfu_torch.figures import by_count, run_figures
 from mfu_torch.insight.report import status
 from mfu_torch.ladder import Beside, against_measured, at_clock_held, ladder, sampled
 from mfu_torch.records import CountEntry, Run
+from mfu_torch.wall import wall_shares
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -16,6 +16,7 @@ _TAGS = {
     "mfu": "mfu/mfu",
     "hfu": "mfu/hfu",
     "mfu_causal": "mfu/mfu_causal",
+    "mfu_of_measured": "mfu/mfu_of_measured_peak",
     "end_to_end": "mfu/end_to_end",
     "tokens_per_s": "throughput/tokens_per_s",
     "samples_per_s": "throughput/samples_per_s",
