@@ -7,8 +7,8 @@
     MFU             the FLOPs that the model needs, over the peak
 
 Each rung is at most the one above it, in the usual case: that is why 100 % in nvidia-smi can be
-20 % MFU. HFU can be above tensor activity where contractions run on other units (fp32 without
-TF32), or where the clock is above the one that the peak is stated at.
+20 % MFU. Tensor activity counts cycles of the clock held, so it is HFU at that clock that it bounds;
+contractions on other units (fp32 without TF32) are not in it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fakes import ListSink
 from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.figures import Figures
 from mfu_torch.flops.live import structure
-from mfu_torch.records import CountEntry, End, Header, Pause, Peak, PeakEntry, Window
+from mfu_torch.records import CountEntry, Device, End, Header, Pause, Peak, PeakEntry, Window
 
 PEAK = 65536.0
 
@@ -467,3 +467,11 @@ def test_negative_tokens_have_no_rate_and_a_reason(tmp_path: Path) -> None:
     assert loop.figures()[-1].absent["tokens_per_s"] == (
         "Meter.step was given tokens=-4; expected how many were trained on"
     )
+
+
+def test_a_device_that_this_machine_lacks_cannot_be_timed(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    h100 = Device(name="NVIDIA H100 80GB HBM3", kind="cuda", index=0)
+    with pytest.raises(ValueError, match="torch sees no CUDA device here"):
+        Meter(device=h100, sinks=[], log_dir=tmp_path).start()

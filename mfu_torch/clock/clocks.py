@@ -135,7 +135,16 @@ class CudaClock:
 
 
 def clock_for(device: torch.device, *, sync: bool = False) -> Clock:
-    """The clock that measures ``device`` without stalling it, or with ``sync`` by stalling it."""
+    """The clock that measures ``device`` without stalling it, or with ``sync`` by stalling it.
+
+    Raises:
+        ValueError: If it is a CUDA device and there is none.
+    """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"device is {str(device)!r}, and torch sees no CUDA device here, so nothing on it can be "
+            "timed; expected a device of this machine"
+        )
     if device.type == "cpu":
         return HostClock()
     if sync:
