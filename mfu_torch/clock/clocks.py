@@ -149,6 +149,7 @@ def clock_for(device: torch.device, *, sync: bool = False) -> Clock:
     if device.type != "cuda":
         return HostClock()
     try:
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         return CudaClock(device)
     except (RuntimeError, AssertionError) as error:  # a CPU build of torch; no driver
         raise ValueError(
