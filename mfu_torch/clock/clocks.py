@@ -105,7 +105,7 @@ class CudaClock:
         self._new_event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
         self._current_stream = torch.cuda.current_stream
         self._device = device
-        self._pool: list[Any] = []
+        self._pool = [self._new_event()]  # fails here, not in a step, where there can be none
 
     def host_s(self) -> float:
         """Host seconds from an arbitrary origin."""
@@ -149,7 +149,6 @@ def clock_for(device: torch.device, *, sync: bool = False) -> Clock:
     if device.type != "cuda":
         return HostClock()
     try:
-        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         return CudaClock(device)
     except (RuntimeError, AssertionError) as error:  # a CPU build of torch; no driver
         raise ValueError(
