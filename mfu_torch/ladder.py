@@ -7,7 +7,7 @@
     MFU             the FLOPs that the model needs, over the peak
 
 Each rung is at most the one above it, in the usual case: that is why 100 % in nvidia-smi can be
-20 % MFU. Tensor activity counts cycles of the clock held, so it is HFU at that clock that it bounds;
+20 % MFU. Tensor activity counts cycles of the clock held, so what it bounds is HFU at that clock;
 contractions on other units (fp32 without TF32) are not in it.
 """
 

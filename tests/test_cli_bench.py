@@ -166,9 +166,9 @@ def test_a_table_of_the_users_that_is_wrong_is_said(
 def test_where_nothing_could_be_measured_the_answer_is_no(
     found: Benchmarks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found.entries = (BenchEntry(dtype="tf32", unknown="a device of kind 'cpu' has no TF32"),)
+    found.entries = (BenchEntry(dtype="tf32", unknown="a device of kind 'cpu' has no tf32 units"),)
     assert run() == 1
-    assert "tf32: a device of kind 'cpu' has no TF32" in capsys.readouterr().out
+    assert "tf32: a device of kind 'cpu' has no tf32 units" in capsys.readouterr().out
 
 
 def test_save_keeps_the_result_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

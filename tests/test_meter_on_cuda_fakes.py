@@ -290,7 +290,7 @@ def test_a_device_that_the_table_does_not_have_gives_flops_per_s_and_no_mfu(
     assert figures.mfu is None and figures.hfu is None and figures.end_to_end is None
     assert figures.model_flops_per_s == pytest.approx(FLOPS)
     assert "NVIDIA Unheard-Of 9000" in figures.absent["mfu"]
-    assert 'peak="989 TFLOP/s"' in figures.absent["mfu"]
+    assert 'peak="... TFLOP/s"' in figures.absent["mfu"]
 
 
 # --- a device without NVML ----------------------------------------------------------------------

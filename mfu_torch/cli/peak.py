@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mfu_torch.cli.dtypes import add_dtypes
+from mfu_torch.cli.dtypes import add_dtypes, canonical
 from mfu_torch.cli.output import print_json, wrong_usage
 
 if TYPE_CHECKING:
@@ -22,10 +22,30 @@ DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mfu-torch peak``."""
     add = parser.add_argument
-    add("name", metavar="NAME", nargs="*", help="as the driver reports it, or short: h100-sxm")
+    add(
+        "name",
+        metavar="NAME",
+        nargs="*",
+        help="as the driver reports it, with or without quotes, or short: h100-sxm. Several words "
+        "are one name where there is one; else each is a name",
+    )
     add_dtypes(parser, DTYPES)
-    add("--list", action="store_true", help="all devices of the table")
-    add("--table", metavar="FILE", help="a table of yours (TOML), before the built-in one")
+    add(
+        "--list",
+        action="store_true",
+        help="all devices, with a column for each --dtype; by default bf16, or fp16, marked",
+    )
+    add(
+        "--table",
+        metavar="FILE",
+        help="a table of yours (TOML), before the built-in one; by default those that "
+        "MFU_TORCH_PEAKS names",
+    )
+    parser.epilog = (
+        "Exit codes: 0 a peak is known (for each --dtype that was asked for, of each name); 1 one "
+        "is not, or a name is not in the table or shared by several devices; without a name: the "
+        "device that a Meter takes has none; 2 wrong usage, or a table of yours that is not valid."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,47 +63,87 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from mfu_torch.insight.peak_table import render_list
+    from mfu_torch.peak.rows import unique_rows
     from mfu_torch.peak.table import table
+    from mfu_torch.peak.user_table import user_index
 
     if args.name:
         return wrong_usage(args, "--list shows all devices; leave out the name")
+    own = user_index(args.table)
     if args.json:
-        print_json(table())
+        print_json((*unique_rows(own), *table()))
     else:
-        print(render_list(table()), end="")
+        dtypes = () if args.dtype == DTYPES else args.dtype
+        print(render_list(table(), dtypes, own), end="")
     return 0
 
 
 def _named(args: argparse.Namespace) -> int:
+    """The rows of a name of several words, or, where that is none, of several names."""
     from mfu_torch.insight.peak_table import render_rows, row_summary
-    from mfu_torch.peak.names import split_mig
+
+    joined = " ".join(args.name)
+    found = {joined: _rows(joined, args)}
+    if not found[joined] and len(args.name) > 1:
+        each = {name: _rows(name, args) for name in args.name}
+        if all(each.values()):
+            found = each
+        elif set(map(canonical, args.name)) <= set(DTYPES):
+            given = ",".join((*args.dtype, *args.name) if args.dtype != DTYPES else args.name)
+            return wrong_usage(
+                args, f"{joined!r} is no device; for several dtypes: --dtype {given}"
+            )
+    if not all(found.values()):
+        print(f"mfu-torch peak: {_why_not(joined, args)}", file=sys.stderr)
+        return 1
+    # Of several rows the name alone does not say which.
+    views = [
+        [_row_view(row, name if len(rows) == 1 else row.name, args) for row in rows]
+        for name, rows in found.items()
+    ]
+    if args.json:
+        print_json([row_summary(view) for one in views for view in one])
+    else:
+        print("\n".join(map(render_rows, views)), end="")
+    return 0 if all(_is_answer(one, args) for one in views) else 1
+
+
+def _is_answer(views: Sequence[RowView], args: argparse.Namespace) -> bool:
+    known = [line.entry.peak is not None for view in views for line in view.lines]
+    asked_for_some = tuple(args.dtype) != DTYPES
+    return (all(known) if asked_for_some else any(known)) and len(views) == 1
+
+
+def _rows(name: str, args: argparse.Namespace) -> tuple[Row, ...]:
     from mfu_torch.peak.rows import find_rows
-    from mfu_torch.peak.table import rows_named, similar_names, table
+    from mfu_torch.peak.table import rows_named
     from mfu_torch.peak.user_table import user_index
     from mfu_torch.records import Device
 
-    name = " ".join(args.name)
     device = Device(name=name, kind="")  # any kind: the name alone is looked up
-    rows = find_rows(device, user_index(args.table)) or rows_named(name)
-    if not rows and set(args.name) <= set(DTYPES):
-        given = ",".join((*args.dtype, *args.name) if args.dtype != DTYPES else args.name)
-        return wrong_usage(args, f"{name!r} is no device; for several dtypes: --dtype {given}")
-    if not rows:
-        text = f"{name!r} is none of the {len(table())} devices of the table"
-        if similar := similar_names(split_mig(name)[0]):
-            text += f"; did you mean {', '.join(similar)}"
-        text += '. A run on it takes peak="989 TFLOP/s", or a table of yours (MFU_TORCH_PEAKS)'
-        print(f"mfu-torch peak: {text}", file=sys.stderr)
-        return 1
-    whole = len(rows) == 1  # else the name alone does not say which
-    views = [_row_view(row, name if whole else row.name, args) for row in rows]
-    if args.json:
-        print_json([row_summary(view) for view in views])
-    else:
-        print(render_rows(views), end="")
-    known = [line.entry.peak is not None for view in views for line in view.lines]
-    asked_for_some = tuple(args.dtype) != DTYPES
-    return 0 if (all(known) if asked_for_some else any(known)) and whole else 1
+    return find_rows(device, user_index(args.table)) or rows_named(name)
+
+
+def _why_not(name: str, args: argparse.Namespace) -> str:
+    """Why a name is none of the table's, and what to do."""
+    from mfu_torch.peak.derive import is_for_export
+    from mfu_torch.peak.names import is_laptop, reason_of, split_mig
+    from mfu_torch.peak.table import peak_for, similar_names, table
+    from mfu_torch.peak.user_table import VARIABLE, user_index
+    from mfu_torch.records import UnknownPeak
+
+    text = f"{name!r} is none of the {len(table())} devices of the table"
+    why = ""
+    try:
+        peak_for(name, args.dtype[0], table=args.table)
+    except UnknownPeak as error:
+        first, found, derived = reason_of(str(error)).partition("; nor can it be derived: ")
+        text += "" if first.startswith("the table of ") else f"; {first}"
+        why = f". Nor can it be derived from the name: {derived}" if found else ""
+    similar = similar_names(split_mig(name)[0], own=user_index(args.table))
+    if similar and not is_laptop(name) and not is_for_export(name):  # meant as they are
+        text += f"; did you mean {', '.join(similar)}"
+    return f'{text}{why}. A run on it takes peak="... TFLOP/s", or a table of yours ({VARIABLE})'
 
 
 def _row_view(row: Row, name: str, args: argparse.Namespace) -> RowView:
@@ -130,14 +190,16 @@ def _device_view(device: Device, args: argparse.Namespace, *, used: bool) -> Dev
     from mfu_torch.peak.nvml import nvml_handle
     from mfu_torch.peak.resolve import look_up_peak
     from mfu_torch.peak.rows import find_rows
+    from mfu_torch.peak.user_table import user_index
 
     entries = [look_up_peak(device, dtype, table=args.table) for dtype in args.dtype]
+    own = find_rows(device, user_index(args.table))
     return DeviceView(
         device=device,
         used=used,
         problem=nvml_handle(device).problem if device.kind == "cuda" else "",
         fp32_runs_as=reduced_fp32(device) or "fp32",
         driver=driver_version(device),
-        rows=tuple(row.name for row in find_rows(device)),
+        rows=(*(f"{row.name} (yours)" for row in own), *(row.name for row in find_rows(device))),
         lines=tuple(_lines(device, entries)),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from mfu_torch.insight.text import plural, share_text, wrap
 from mfu_torch.peak.bench import BenchEntry, BenchResult
 from mfu_torch.peak.matmuls import FORMS, mnk
+from mfu_torch.peak.names import NO_PEAK_HERE, SUPPLY_PEAK
 from mfu_torch.peak.sustained import Sustained
 from mfu_torch.units import percent, scaled, seconds
 
@@ -125,7 +126,7 @@ def _peaks(found: BenchResult) -> Iterator[str]:
 def _why(entry: BenchEntry) -> str:
     """The reason for no peak, the same for all dtypes that have it."""
     reason = entry.no_peak.replace(f"no {entry.dtype} peak for", "no peak for", 1)
-    return reason.partition(" Supply the dense")[0]
+    return reason.removesuffix(f" {SUPPLY_PEAK}").removesuffix(f" {NO_PEAK_HERE}")
 
 
 def _said(found: BenchResult) -> Iterator[str]:
@@ -142,10 +143,16 @@ def _said(found: BenchResult) -> Iterator[str]:
             "what other work, a power limit or heat took is missing in the rates above: they are "
             "what the device held under these conditions"
         )
-    if any((entry.share_of_peak or 0) > 1 for entry in found.entries):
+    above = [e.peak.provenance for e in found.entries if e.peak and (e.share_of_peak or 0) > 1]
+    if any(one != "measured" for one in above):
         yield from _item(
             "more than 100 % of a peak: the clock was above the one that the peak is stated at, "
             "or the peak is not the right one"
+        )
+    if "measured" in above:
+        yield from _item(
+            "more than 100 % of a measured peak: the run that measured it tried fewer shapes, or "
+            "met other work"
         )
 
 

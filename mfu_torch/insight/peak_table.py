@@ -6,21 +6,32 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mfu_torch.insight.text import field, wrap
+from mfu_torch.peak.names import reason_of
 from mfu_torch.peak.published import Published
-from mfu_torch.peak.table import SUPPLY_PEAK, Row, handle
+from mfu_torch.peak.resolve import NOT_DETERMINED
+from mfu_torch.peak.rows import Index, find_rows, unique_rows
+from mfu_torch.peak.table import Row, handle
 from mfu_torch.records import Device, Peak, PeakEntry, Record
 from mfu_torch.units import bytes_, percent, scaled
 
 VERIFIED = {
     "quoted": "the vendor's own line was read",
-    "peer+fp": "an independent table cites the same document, and SMs x FLOP/clock x clock agrees",
-    "fp": "SMs x FLOP/clock x clock agrees with it; the document was not read again",
-    "secondary": "second-hand figures only, so no peak is given",
+    "peer+fp": "an independent table cites the same document",
+    "fp": "the document was not read again",
+    "secondary": "no figure of it is trusted, so no peak is given; the notes say why",
     "user": "from a table of yours",
 }
+"""How far the figures of a row were checked, but for the arithmetic."""
 
 _WIDTH = 17
-_UNKNOWN = "-"
+
+_SUSTAINED = "sustained here, by mfu-torch bench:"
+
+_NO_UNITS, _UNTRUSTED, _UNPUBLISHED = "no units", "unknown", "-"
+_FOOTER = (
+    "no units: the hardware has none for the dtype; unknown: no figure of the device is trusted; "
+    "-: none is published of the dtype (dense, wide accumulation)"
+)
 
 
 class Line(Record, frozen=True, kw_only=True):
@@ -76,16 +87,49 @@ def render_machine(views: Sequence[DeviceView]) -> str:
     return "\n\n".join("\n".join(_device_block(view)) for view in views) + "\n"
 
 
-def render_list(rows: Sequence[Row]) -> str:
-    """A line for each device: how to say which, its BF16 peak (or FP16, marked), its full name."""
-    lines = [f"{'short name':<28}{'dense bf16':>20}  name"]
-    for row in rows:
-        dtype = "bf16" if "bf16" in row.flops_per_s else "fp16"
-        rate = None if row.verified == "secondary" else row.flops_per_s.get(dtype)
-        text = _UNKNOWN if rate is None else scaled(rate, "FLOP/s", 4)
-        mark = "fp16 " if rate is not None and dtype == "fp16" else ""
-        lines.append(f"{handle(row):<28}{mark + text:>20}  {_full_name(row)}")
+def render_list(rows: Sequence[Row], dtypes: Sequence[str] = (), own: Index | None = None) -> str:
+    """A line for each device: how to say which, a column for each dtype, its full name.
+
+    Args:
+        rows: Of the built-in table.
+        dtypes: By default bf16, or, where there are no such units, fp16, marked.
+        own: Of user tables: their devices come first, and their figures win, marked.
+    """
+    own = own or {}
+    columns = tuple(dtypes) or ("bf16",)
+    head = "".join(f"{f'dense {dtype}':>20}" for dtype in columns)
+    lines = [f"{'short name':<28}{head}  name"]
+    listed = [(row, _own_row(row, own)) for row in rows]
+    used = [mine for _, mine in listed if mine is not None]
+    new = [row for row in unique_rows(own) if not any(row is one for one in used)]
+    for row, mine in (*((one, one) for one in new), *listed):
+        cells = "".join(f"{_cell(row, mine, dtype, not dtypes):>20}" for dtype in columns)
+        lines.append(f"{handle(row):<28}{cells}  {_full_name(row)}")
+    files = dict.fromkeys(row.file for row in unique_rows(own))
+    lines += ["", *wrap(_FOOTER)]
+    lines += wrap(f"*: of your table {', '.join(files)}") if files else []
     return "\n".join(lines) + "\n"
+
+
+def _own_row(row: Row, own: Index) -> Row | None:
+    """The entry of a user table that wins over a row, for one of its names at least."""
+    found = (find_rows(Device(name=name, kind=""), own) for name in row.driver_names)
+    return next((rows[0] for rows in found if rows), None)
+
+
+def _cell(row: Row, mine: Row | None, dtype: str, or_fp16: bool) -> str:
+    if mine is not None and dtype in mine.flops_per_s:
+        return f"{scaled(mine.flops_per_s[dtype], 'FLOP/s', 4)} *"
+    if row.verified == "secondary":
+        return _UNTRUSTED
+    if or_fp16 and dtype not in row.flops_per_s:
+        fp16 = _cell(row, mine, "fp16", or_fp16=False)
+        if fp16[0].isdigit():
+            return f"fp16 {fp16}"
+    if dtype in row.absent:
+        return _NO_UNITS
+    rate = row.flops_per_s.get(dtype)
+    return _UNPUBLISHED if rate is None else scaled(rate, "FLOP/s", 4)
 
 
 def row_summary(view: RowView) -> dict[str, Any]:
@@ -127,21 +171,37 @@ def _row_block(view: RowView) -> Iterator[str]:
     yield _field("figures are per", row.unit)
     if row.sm_count:
         text = f"{row.sm_count} multiprocessors"
-        if row.flops_per_clock_per_sm and row.clock_hz:
-            text += f" x {row.flops_per_clock_per_sm:.0f} FLOP/clock, {_hz(row.clock_hz)}"
+        if row.flops_per_clock_per_sm:
+            text += f" x {row.flops_per_clock_per_sm:.0f} FLOP/clock"
+        text += f", {_hz(row.clock_hz)}" if row.clock_hz else ""
         yield _field("size", text)
     memory = [bytes_(row.memory_bytes)] if row.memory_bytes else []
     memory += [f"{scaled(row.bytes_per_s, 'B/s')}"] if row.bytes_per_s else []
     if memory:
         yield _field("memory", ", ".join(memory))
     yield _field("source", row.source)
-    yield _field("verified", f"{row.verified}: {VERIFIED[row.verified]}")
+    yield _field("verified", f"{row.verified}: {VERIFIED[row.verified]}{_arithmetic(row)}")
     if row.notes:
         yield _field("notes", row.notes)
     yield from _peaks(view.lines, (row.source, f"{row.source}; per {row.unit}"))
 
 
+def _arithmetic(row: Row) -> str:
+    """Whether multiprocessors x rate x clock give the figure, and if not, which clock does."""
+    if row.excess is None or row.clock_hz is None or row.verified == "secondary":
+        return ""
+    off = 100 * abs(row.excess)
+    product = f"; SMs x FLOP/clock x {_hz(row.clock_hz)}"
+    if row.peak_clock_hz == row.clock_hz:
+        return f"{product} gives the {row.base_dtype} figure to {max(0.1, off):.1f} %"
+    than = f"{off:.1f} % {'more' if row.excess > 0 else 'less'} than the {row.base_dtype} figure"
+    clock = "" if row.peak_clock_hz is None else f", which is at {_hz(row.peak_clock_hz)}"
+    return f"{product} gives {than}{clock}"
+
+
 def _full_name(row: Row) -> str:
+    if row.file:
+        return f"{', '.join(row.driver_names)} (yours)"
     return row.name if row.vendor in row.name else f"{row.vendor} {row.name}"
 
 
@@ -175,7 +235,9 @@ def _device_block(view: DeviceView) -> Iterator[str]:
 def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
     """A line for each dtype; a source that stands above already is not repeated."""
     known = [line for line in lines if line.entry.peak is not None]
-    yield "  Peaks, dense" if known else "  No peak is known"
+    pending = any(NOT_DETERMINED in line.entry.unknown for line in lines)
+    none = "No peak is determined yet" if pending else "No peak is known"
+    yield f"  {'Peaks, dense' if known else none}"
     for line in known:
         peak = line.entry.peak
         assert peak is not None
@@ -188,7 +250,7 @@ def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
         yield _peak_field(line.entry.dtype, text)
         if line.entry.measured is not None:
             one = line.entry.measured
-            yield _peak_field("", f"measured here {_of(one.flops_per_s, peak)}: {one.source}")
+            yield _peak_field("", f"{_SUSTAINED} {_of(one.flops_per_s, peak)}, {one.source}")
         for other in line.published:
             text = f"published {_of(other.flops_per_s, peak)}: {other.conditions}, {other.source}"
             yield _peak_field("", text)
@@ -197,7 +259,7 @@ def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
         if line.entry.peak is None:
             measured = line.entry.measured
             if measured is not None:
-                text = f"measured here {_rate(measured)}: {measured.source}"
+                text = f"{_SUSTAINED} {_rate(measured)}, {measured.source}"
                 yield _peak_field(line.entry.dtype, text)
             reasons.setdefault(_reason(line.entry), []).append(line.entry.dtype)
     for reason, dtypes in reasons.items():
@@ -206,10 +268,7 @@ def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
 
 def _reason(entry: PeakEntry) -> str:
     """Why there is none, without what the lines around it already say."""
-    text = entry.unknown.removesuffix(f". {SUPPLY_PEAK}")
-    start, found, rest = text.partition("': ")
-    if found and start.startswith(f"no {entry.dtype} peak for '"):
-        text = rest
+    text = reason_of(entry.unknown)
     text = text.partition("; the table has its ")[0]
     return text.replace(f"no {entry.dtype} units", "no units for it")
 

@@ -26,7 +26,7 @@ _PHASES: tuple[tuple[Phase, str], ...] = (
     ("optimizer", "optimizer"),
 )
 
-_GIVE_PEAK = 'Meter(..., peak="989 TFLOP/s")'
+_GIVE_PEAK = 'Meter(..., peak="... TFLOP/s")'
 _GIVE_FLOPS = 'Meter(..., flops={"bf16": MODEL_FLOPS_PER_STEP})'
 _GIVE_WORK = "with meter.step(tokens=n, samples=b):"
 _GIVE_FORMULA = "mfu_torch.register_flops(op, formula)"

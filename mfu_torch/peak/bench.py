@@ -12,7 +12,8 @@ from mfu_torch.peak.cpu_time import usable_cpus
 from mfu_torch.peak.matmuls import FAILURES, Shape, exactly, first_line, flops, torch_device
 from mfu_torch.peak.published import Published, published, published_for
 from mfu_torch.peak.sustained import Bench, Sampler, Sustained, Watch, best_sustained
-from mfu_torch.peak.table import find_rows, peak_for
+from mfu_torch.peak.table import find_rows
+from mfu_torch.peak.user_table import user_index
 from mfu_torch.records import Device, Peak, Record, UnknownPeak
 
 BENCH_DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
@@ -54,7 +55,8 @@ class BenchEntry(Record, frozen=True, kw_only=True):
 
     Attributes:
         unknown: Why ``sustained`` is ``None``.
-        peak: Of the table; ``None`` for the reason in ``no_peak``.
+        peak: That MFU divides by: of a table, derived, or, of a CPU, what a run measured and kept;
+            ``None`` for the reason in ``no_peak``.
         published: What others measured on such a device, the highest first.
     """
 
@@ -127,11 +129,13 @@ def run_bench(
         progress: Called with each dtype before it is measured.
 
     Raises:
-        ValueError: If a dtype, ``shapes`` or ``seconds`` is none that can be.
+        ValueError: If a dtype, ``shapes`` or ``seconds`` is none that can be, or a user table is
+            not valid (:class:`UserTableError`).
         Interrupted: On Ctrl-C, with what was found by then; it is a KeyboardInterrupt.
     """
     dtypes = tuple(dict.fromkeys(dtypes))
     _check(dtypes, seconds, shapes)
+    user_index()  # a table that is not valid is said before anything runs
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     entries: list[BenchEntry] = []
     dtype = ""
@@ -205,11 +209,9 @@ def _check(dtypes: tuple[str, ...], seconds: float, shapes: str) -> None:
 
 
 def _entry(device: Device, dtype: str, seconds: float, shapes: str, watch: Watch) -> BenchEntry:
-    peak, no_peak, found = None, "", None
-    try:
-        peak = peak_for(device, dtype)
-    except UnknownPeak as error:
-        no_peak = str(error)
+    from mfu_torch.peak.resolve import look_up_peak  # which imports what is saved, and that this
+
+    known, found = look_up_peak(device, dtype), None
     unknown = _lacking(device, dtype)
     if not unknown:
         try:
@@ -225,8 +227,8 @@ def _entry(device: Device, dtype: str, seconds: float, shapes: str, watch: Watch
         dtype=dtype,
         sustained=found,
         unknown=unknown,
-        peak=peak,
-        no_peak=no_peak,
+        peak=known.peak,
+        no_peak=known.unknown,
         published=published_for(device, dtype),
     )
 
@@ -234,7 +236,7 @@ def _entry(device: Device, dtype: str, seconds: float, shapes: str, watch: Watch
 def _lacking(device: Device, dtype: str) -> str:
     """Why the device cannot do it, although torch may convert and do it another way."""
     if dtype == "tf32" and device.kind not in ("cuda", "rocm"):
-        return f"a device of kind {device.kind!r} has no TF32"
+        return f"a device of kind {device.kind!r} has no tf32 units"
     rows = find_rows(device)
     if rows and all(dtype in row.absent for row in rows):
         return f"the {rows[0].name} has no {dtype} units"

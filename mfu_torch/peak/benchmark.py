@@ -36,7 +36,7 @@ from mfu_torch.peak.matmuls import (
     timed,
     torch_device,
 )
-from mfu_torch.peak.table import SUPPLY_PEAK, check_dtype
+from mfu_torch.peak.names import check_dtype, unknown
 from mfu_torch.records import Device, Peak, UnknownPeak
 
 if TYPE_CHECKING:
@@ -147,17 +147,17 @@ def forget_measured(device: Device, dtype: str, *, cache_dir: CacheDir = None) -
 
 def _check_measurable(device: Device, dtype: str, reduced: str) -> None:
     if dtype not in _DTYPES:
-        raise _unknown(device, dtype, f"measured are only {', '.join(_DTYPES)}")
+        raise unknown(device, dtype, f"measured are only {', '.join(_DTYPES)}")
     if device.kind not in ("cuda", "rocm"):
         if dtype == "tf32":
-            raise _unknown(device, dtype, f"a device of kind {device.kind!r} has no TF32")
+            raise unknown(device, dtype, f"a device of kind {device.kind!r} has no tf32 units")
         return
     # On a GPU the two are different peaks of one torch dtype, and the setting that chooses
     # between them is the user's.
     if dtype == "fp32" and reduced:
-        raise _unknown(device, dtype, f"torch runs fp32 matmuls as {reduced} here")
+        raise unknown(device, dtype, f"torch runs fp32 matmuls as {reduced} here")
     if dtype == "tf32" and not reduced:
-        raise _unknown(
+        raise unknown(
             device,
             dtype,
             "torch runs fp32 matmuls in full precision here; allow TF32 first, with "
@@ -175,7 +175,7 @@ def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
         with torch.no_grad(), torch.autocast(where.type, enabled=False):
             best = _undisturbed(shapes, dtype, where, usable_cpus(device), seconds)
     except FAILURES as error:
-        raise _unknown(device, dtype, f"the matmul failed: {first_line(error)}") from error
+        raise unknown(device, dtype, f"the matmul failed: {first_line(error)}") from error
     if best.disturbed:
         raise UnknownPeak(_why_disturbed(device, dtype, best.share))
     source = f"{dtype} matmul {mnk(best.shape)} on {executor(device)}, "
@@ -257,10 +257,6 @@ def _key(device: Device, dtype: str, reduced: str) -> str:
         size.append(limiting_quota())
     parts = [device.name, *size, dtype, f"torch {torch.__version__}", reduced]
     return ", ".join(part for part in parts if part)
-
-
-def _unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:
-    return UnknownPeak(f"no {dtype} peak for {device.name!r}: {reason}. {SUPPLY_PEAK}")
 
 
 def _why_disturbed(device: Device, dtype: str, share: float) -> str:

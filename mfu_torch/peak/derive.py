@@ -77,6 +77,9 @@ _NAMES: tuple[tuple[str, str, str], ...] = (
 _VIRTUAL = re.compile(r"(NVIDIA )?GRID |NVIDIA .*-\d+(-\d+)?[ABCQ]?(ME)?$")
 """NVIDIA vGPU: "GRID A100D-80C", "NVIDIA A10-24Q", "NVIDIA H20-1-12CME"."""
 
+_FOR_EXPORT = r"\b(h20|h800|l20y?|l2|b20)\b|\d{4} ?d\b|\brtx 5880\b"
+"""NVIDIA H20, H800, L20, GeForce RTX 5090 D and D v2, RTX 6000D."""
+
 _NO_TENSOR_CORES = r"\bgtx\b|\bmx ?\d|(tesla|quadro) [pkm]\d|\bt([456]00|1000|1200|2000)\b|titan x"
 
 
@@ -187,7 +190,7 @@ def _missing(device: Device) -> str:
     }
     absent = [what for what, fact in facts.items() if not fact]
     if absent:
-        return f"not known here: {', '.join(absent)} (detect_device() on its machine tells)"
+        return f"it takes {', '.join(absent)}, which detect_device() tells on its machine"
     low, high = _CLOCK_RANGE_HZ
     if not low < (device.max_clock_hz or 0) < high or (device.sm_count or 0) < 0:
         return (
@@ -197,12 +200,22 @@ def _missing(device: Device) -> str:
     return ""
 
 
+def is_for_export(name: str) -> bool:
+    """Whether a name looks like that of an edition that is cut for export."""
+    return re.search(_FOR_EXPORT, name.casefold()) is not None
+
+
 def _why_no_line(name: str) -> str:
     folded = name.casefold()
     if _VIRTUAL.match(name):
         return "it looks like a virtual GPU (vGPU), and its host decides what share it gets"
     if re.search(r"orin|thor|xavier|jetson|tegra", folded):
         return "the clock of a Jetson depends on its module and power mode"
+    if is_for_export(name):
+        return (
+            "it looks like an edition cut for export, whose rates are not those of the other cards "
+            "of its architecture"
+        )
     if re.search(_NO_TENSOR_CORES, folded):
         return "it has no tensor cores, and no rate is certain for every dtype"
     return (

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping
 
 from mfu_torch.records import Device, UnknownPeak
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 """The dtypes that a peak can be of."""
 
-SUPPLY_PEAK = 'Supply the dense figure yourself: peak="989 TFLOP/s"'
-"""The line that ends every refusal."""
+SUPPLY_PEAK = 'Supply the dense figure yourself: peak="... TFLOP/s"'
+"""The line that ends a refusal. No card's figure: it would be copied for another card."""
+
+NO_PEAK_HERE = "Contractions in this dtype have no peak here"
+"""The line that ends a refusal where the hardware has no units: nobody can state a figure."""
+
+_TORCH_NAMES = {
+    **{"float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32"},
+    **{"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float4_e2m1fn_x2": "fp4"},
+    **{"float8_e4m3fn": "fp8", "float8_e5m2": "fp8"},
+    **{"float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8"},
+}
+"""What torch calls a dtype -> what a peak is of."""
 
 _VENDORS = ("nvidia", "amd")
 """Prefixes that drivers added or dropped over the years: Tesla T4, NVIDIA T4."""
@@ -23,12 +36,72 @@ def check_dtype(dtype: str) -> None:
         ValueError: If the dtype is none of :data:`DTYPES`.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        text = f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}"
+        meant = _meant(str(dtype))
+        raise ValueError(f"{text} (here {meant!r})" if meant in DTYPES else text)
+
+
+def canonical_dtype(dtype: object) -> str:
+    """``"BF16"``, ``"bfloat16"`` and ``torch.bfloat16`` -> ``"bf16"``.
+
+    Raises:
+        TypeError: If it is neither text nor a dtype of torch.
+        ValueError: If it is none of :data:`DTYPES` by any of its names.
+    """
+    if not isinstance(dtype, str) and not str(dtype).startswith("torch."):
+        raise TypeError(f'dtype is {dtype!r}; expected text ("bf16") or a dtype of torch')
+    meant = _meant(str(dtype))
+    if meant not in DTYPES:
+        check_dtype(str(dtype))
+    return meant
+
+
+def _meant(dtype: str) -> str:
+    folded = dtype.strip().casefold().removeprefix("torch.")
+    return _TORCH_NAMES.get(folded, folded)
 
 
 def unknown(device: Device, dtype: str, reason: str) -> UnknownPeak:
     """The refusal, to be raised: what was asked for, why there is none, what to do."""
-    return UnknownPeak(f"no {dtype} peak for {device.name!r}: {reason}. {SUPPLY_PEAK}")
+    end = NO_PEAK_HERE if f"no {dtype} units" in reason else SUPPLY_PEAK
+    return UnknownPeak(f"no {dtype} peak for {device.name!r}: {reason}. {end}")
+
+
+def reason_of(text: str) -> str:
+    """The reason alone, of what :func:`unknown` made: without its first and last words."""
+    text = text.removesuffix(f". {SUPPLY_PEAK}").removesuffix(f". {NO_PEAK_HERE}")
+    return re.sub(r"""\Ano \w+ peak for (?:'.*?'|".*?"): """, "", text)
+
+
+def likest(text: str, names: Mapping[str, str], count: int) -> tuple[str, ...]:
+    """The spellings of the names that look like a compared one: same model first, then letters.
+
+    "h100 80gb" resembles "a100 80gb" by its letters, but names another model.
+
+    Args:
+        text: As names are compared, see :func:`split_vendor`.
+        names: Compared name -> spelling.
+        count: At most so many.
+    """
+    asked = _models(text)
+    shared = {key: len(asked & _models(key)) for key in names}
+    most = max(shared.values(), default=0)
+    if not most:
+        found = difflib.get_close_matches(text, names, n=count, cutoff=0.5)
+        return tuple(names[key] for key in found)
+    same = [key for key in names if shared[key] == most]
+    same.sort(key=lambda key: difflib.SequenceMatcher(None, text, key).ratio(), reverse=True)
+    return tuple(names[key] for key in same[:count])
+
+
+def _models(key: str) -> frozenset[str]:
+    """``"h100 80gb hbm3"`` -> ``{"h100"}``: words with digits that name no size or form."""
+    words = re.findall(r"[a-z]*\d+[a-z]*", key)
+    return frozenset(
+        word
+        for word in words
+        if len(word) > 1 and not re.fullmatch(r"\d+(gb?|core)|(sxm|hbm|ddr|v)\d+\w?", word)
+    )
 
 
 def split_vendor(name: str) -> tuple[str | None, str]:

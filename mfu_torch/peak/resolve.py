@@ -28,6 +28,10 @@ Given = GivenPeak | Mapping[str, GivenPeak] | None
 """What ``peak=`` accepts: a figure for every dtype, or one for each dtype by name."""
 
 
+NOT_DETERMINED = "the CPU's peak is not determined yet"
+"""The reason of a CPU that can be measured and was not."""
+
+
 class _Measure(Protocol):
     def __call__(self, device: Device, dtype: str, *, cache_dir: CacheDir) -> Peak: ...
 
@@ -67,7 +71,11 @@ def look_up_peak(
 def _kept(device: Device, dtype: str, *, cache_dir: CacheDir) -> Peak:
     peak = kept_peak(device, dtype, cache_dir=cache_dir)
     if peak is None:
-        raise unknown(device, dtype, "not measured here yet; the first run that needs it does that")
+        raise unknown(
+            device,
+            dtype,
+            f"{NOT_DETERMINED}; the first run that needs it measures it",
+        )
     return peak
 
 
@@ -145,7 +153,7 @@ def _resolve(
         if one.dtype != dtype:
             raise UnknownPeak(
                 f"no {dtype} peak for {device.name!r}: the one given is for {one.dtype}. Give "
-                f'both: peak={{"{one.dtype}": ..., "{dtype}": "989 TFLOP/s"}}'
+                f'both: peak={{"{one.dtype}": ..., "{dtype}": "... TFLOP/s"}}'
             )
         return one
     if one is not None:

@@ -8,13 +8,20 @@ hyphens, the vendor's prefix and a MIG suffix are all that may differ.
 from __future__ import annotations
 
 import csv
-import difflib
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
-from mfu_torch.peak.names import DTYPES, is_laptop, mig_profile, slice_name, split_mig, split_vendor
+from mfu_torch.peak.names import (
+    DTYPES,
+    is_laptop,
+    likest,
+    mig_profile,
+    slice_name,
+    split_mig,
+    split_vendor,
+)
 from mfu_torch.records import Device, Provenance, Record
 
 _ABSENT = "-"
@@ -25,6 +32,9 @@ _MEMORY_TOLERANCE = 0.1
 
 _ROUNDING = 0.02
 """Of documented figures: 733 is twice 362.05 (L40S)."""
+
+_SAME_CLOCK = 0.01
+"""Figures are rounded: 312e12 / (108 x 2048) is 1410.6 MHz, and the A100's clock 1410."""
 
 
 class Row(Record, frozen=True):
@@ -38,14 +48,17 @@ class Row(Record, frozen=True):
             number; none where nothing reports one.
         sm_count: As torch counts multiprocessors; ``None`` where they mean nothing.
         flops_per_clock_per_sm: Dense, for the first of bf16, fp16, fp32 that the row has.
-        clock_hz: At which the document states the peak; the rated boost where it states none.
+        clock_hz: At which the document states the peak; where it states none, the rated boost or
+            the driver's highest, which need not be the clock of the figures (``peak_clock_hz``).
         memory_bytes: ``None`` also where one name has several.
         flops_per_s: What a matrix multiply can reach, by dtype.
         absent: Dtypes that the hardware has no units for.
         verified: How far the figure was checked. ``quoted``: the vendor's own line was read.
-            ``peer+fp``: an independent table cites the same document, and
-            SMs x FLOP per clock x clock agrees. ``fp``: only the latter. ``secondary``: no
-            vendor figure exists, and the row gives no peak. ``user``: from a user table.
+            ``peer+fp``: an independent table cites the same document; ``fp``: none does. In both
+            SMs x FLOP per clock x ``peak_clock_hz`` gives it, where these are known.
+            ``secondary``: no figure is trusted, for the reason that ``notes`` starts with, and
+            the row gives no peak. ``user``: from a user table.
+        file: The user table that the row is from; empty for the built-in one.
     """
 
     vendor: str
@@ -65,6 +78,7 @@ class Row(Record, frozen=True):
     verified: str
     source: str
     notes: str
+    file: str = ""
 
     @property
     def is_slice(self) -> bool:
@@ -76,17 +90,52 @@ class Row(Record, frozen=True):
 
         H100 NVL in bf16: 835.5e12 / (132 x 4096) = 1545 MHz, which NVIDIA states nowhere. Its
         fp64 figure (60e12) is at a higher clock: rates are powers of two, and 835.5 / 60 is none.
+        Where the clock of the document fits but for the rounding of the figure, it is that:
+        L40S in fp8, 733e12 / (142 x 2048) = 2520.5 MHz, is at 2520, its 362.05 in bf16 at 2490.
         """
         if self.verified == "user":
             return self.clock_hz
-        stated = [base for base in ("bf16", "fp16", "fp32") if base in self.flops_per_s]
-        if not stated or not self.sm_count or not self.flops_per_clock_per_sm:
+        base = self._base()
+        if base is None or not self.sm_count or not self.flops_per_clock_per_sm:
             return None
-        base = self.flops_per_s[stated[0]]
-        times = self.flops_per_s.get(dtype, base) / base
-        if abs(times / 2 ** round(math.log2(times)) - 1) > _ROUNDING:
+        rate = self.flops_per_s.get(dtype, base)
+        times = 2.0 ** round(math.log2(rate / base))
+        if abs(rate / base / times - 1) > _ROUNDING:
             return None
-        return base / (self.sm_count * self.flops_per_clock_per_sm)
+        per_clock = self.sm_count * self.flops_per_clock_per_sm
+        known = [clock for clock in (self.clock_hz, base / per_clock) if clock is not None]
+        implied = rate / times / per_clock
+        fits = max(_SAME_CLOCK, _half_digit(rate))
+        return next((clock for clock in known if abs(implied / clock - 1) <= fits), None)
+
+    @property
+    def peak_clock_hz(self) -> float | None:
+        """The clock of the first figure of bf16, fp16 and fp32: what the others are compared to."""
+        return None if self._base() is None else self.implied_clock_hz(self.base_dtype)
+
+    @property
+    def excess(self) -> float | None:
+        """By how much SMs x FLOP per clock x ``clock_hz`` exceed that figure, as a fraction."""
+        base = self._base()
+        if base is None or None in (self.sm_count, self.flops_per_clock_per_sm, self.clock_hz):
+            return None
+        assert self.sm_count and self.flops_per_clock_per_sm and self.clock_hz
+        return self.sm_count * self.flops_per_clock_per_sm * self.clock_hz / base - 1
+
+    @property
+    def base_dtype(self) -> str:
+        """The first of bf16, fp16 and fp32 that the row has; empty if it has none of them."""
+        stated = (one for one in ("bf16", "fp16", "fp32") if one in self.flops_per_s)
+        return next(stated, "")
+
+    def _base(self) -> float | None:
+        return self.flops_per_s.get(self.base_dtype)
+
+
+def _half_digit(rate: float) -> float:
+    """Half a unit of the last digit of a figure in TFLOP/s, as a fraction: 2.9 -> 0.017."""
+    text = f"{rate / 1e12:.10g}"
+    return float(0.5 * 10.0 ** -len(text.partition(".")[2]) / (rate / 1e12))
 
 
 Index = Mapping[str, tuple[Row, ...]]
@@ -123,14 +172,29 @@ def rows_named(text: str) -> tuple[Row, ...]:
     return _named(split_mig(text)[0], _index())
 
 
-def similar_names(text: str, count: int = 5) -> tuple[str, ...]:
-    """Names that look like ``text``, the likest first: for "did you mean", never for a peak."""
+def similar_names(text: str, count: int = 5, own: Index | None = None) -> tuple[str, ...]:
+    """Names that look like ``text``, the likest first: for "did you mean", never for a peak.
+
+    Args:
+        text: What was asked for.
+        count: At most so many.
+        own: Of user tables, whose names are offered, too.
+    """
     spelled: dict[str, str] = {}
-    for row in table():
-        for name in (*row.short_names, *row.driver_names, handle(row)):
+    for row in (*unique_rows(own or {}), *table()):
+        names = row.driver_names if row.file else (*row.short_names, *row.driver_names, handle(row))
+        for name in names:
             spelled.setdefault(_key(name), name)
-    found = difflib.get_close_matches(_key(text), spelled, n=count, cutoff=0.5)
-    return tuple(spelled[key] for key in found)
+    return likest(_key(text), spelled, count)
+
+
+def unique_rows(index: Index) -> tuple[Row, ...]:
+    """The rows of an index, each once, in their order."""
+    found: list[Row] = []
+    for row in (row for rows in index.values() for row in rows):
+        if not any(row is other for other in found):
+            found.append(row)
+    return tuple(found)
 
 
 def handle(row: Row) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mfu_torch.peak.contradiction import contradiction
 from mfu_torch.peak.derive import derived_peak
@@ -19,22 +21,28 @@ from mfu_torch.peak.mig import why_not_of
 from mfu_torch.peak.names import (
     DTYPES,
     SUPPLY_PEAK,
+    canonical_dtype,
     check_dtype,
     is_laptop,
     mig_profile,
+    reason_of,
     split_mig,
     split_vendor,
     unknown,
 )
 from mfu_torch.peak.rows import Row, find_rows, handle, rows_named, similar_names, table
 from mfu_torch.peak.user_table import TablePaths, user_index
-from mfu_torch.records import Device, Peak
+from mfu_torch.records import Device, Peak, UnknownPeak
 from mfu_torch.units import scaled
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "DTYPES",
     "SUPPLY_PEAK",
     "Row",
+    "canonical_dtype",
     "check_dtype",
     "find_rows",
     "handle",
@@ -58,8 +66,13 @@ _NAMES_OF_SEVERAL = {
 }
 """Names of several modules with different clocks: processors alone do not scale the figure."""
 
+_WHY_NOT_OF_A_CPU = (
+    "no document states it for a CPU; it has to be measured: a Meter does that in the first run "
+    "that needs it, mfu_torch.peak.resolve.resolve_peak(device, dtype) now"
+)
 
-def peak_for(device: str | Device, dtype: str, *, table: TablePaths = None) -> Peak:
+
+def peak_for(device: str | Device, dtype: str | torch.dtype, *, table: TablePaths = None) -> Peak:
     """The dense peak of a device for one dtype, as its vendor documents it.
 
     ``peak_for("NVIDIA H100 80GB HBM3", "bf16").flops_per_s`` is 989.4e12. fp64 and fp32 are the
@@ -69,7 +82,7 @@ def peak_for(device: str | Device, dtype: str, *, table: TablePaths = None) -> P
         device: What :func:`detect_device` returned, a driver's name, or a short name
             (``"h100-sxm"``). Only a :class:`Device` can tell MIG slices and editions apart, and
             only for one can a peak be derived.
-        dtype: One of :data:`DTYPES`.
+        dtype: One of :data:`DTYPES`, or torch's name of it (``torch.bfloat16``, ``"bfloat16"``).
         table: User tables (TOML, see :mod:`mfu_torch.peak.user_table`), a path or several; by
             default those that the environment variable ``MFU_TORCH_PEAKS`` names. They win
             over the built-in one.
@@ -77,16 +90,38 @@ def peak_for(device: str | Device, dtype: str, *, table: TablePaths = None) -> P
     Raises:
         ValueError: If the dtype is none of :data:`DTYPES`, or a user table is not valid
             (:class:`UserTableError`).
+        TypeError: If the device is neither a name nor a :class:`Device`.
         UnknownPeak: If there is no trustworthy figure; the message says why.
     """
-    check_dtype(dtype)
+    dtype = canonical_dtype(dtype)
     if isinstance(device, str):
         device = Device(name=device, kind="")  # a name alone does not say what runs it
+    if not isinstance(device, Device):
+        raise TypeError(
+            f"device is {device!r}; expected a Device, as detect_device() gives it, or a name, "
+            'such as "NVIDIA H100 80GB HBM3"'
+        )
     own = user_peak(device, dtype, table=table)
     if own is not None:
         return own
+    try:
+        return _documented(device, dtype)
+    except UnknownPeak as error:
+        mine = find_rows(device, user_index(table))
+        if not mine:
+            raise
+        why = f"{_what_is_yours(mine[0])}; {reason_of(str(error))}"
+        raise unknown(device, dtype, why) from None
+
+
+def _what_is_yours(row: Row) -> str:
+    return f"your {Path(row.file).name} has only {', '.join(row.flops_per_s)} of it"
+
+
+def _documented(device: Device, dtype: str) -> Peak:
+    """The peak by the built-in table, or by arithmetic."""
     if device.kind == "cpu":
-        raise unknown(device, dtype, "no document states it for a CPU; it has to be measured")
+        raise unknown(device, dtype, _WHY_NOT_OF_A_CPU)
     rows = find_rows(device)
     contradictions = [contradiction(device, row) for row in rows]
     if rows and all(contradictions):
@@ -168,10 +203,7 @@ def _check_name(device: Device, row: Row, dtype: str) -> None:
 
 def _why_no_figure(row: Row, dtype: str) -> str:
     if row.verified == "secondary":
-        return (
-            f"{row.vendor} publishes no figure for the {row.name}; those in circulation are "
-            "second-hand"
-        )
+        return f"no figure of the {row.name} is trusted: {row.notes.partition('; ')[0]}"
     has = ", ".join(row.flops_per_s) or "none"
     if dtype in row.absent:
         return f"the {row.name} has no {dtype} units; the table has its {has}"

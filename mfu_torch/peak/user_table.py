@@ -10,12 +10,14 @@
     source = "where it is from"
 
 The name of a MIG slice (``NVIDIA H100 80GB HBM3 MIG 1g.10gb``) is that slice, with figures of its
-own. The variable holds one path, or several, separated as in ``PATH``. A file that is not valid is
-refused as a whole, in one line: half of a table would be another table.
+own. An entry needs a name that a driver reports: a short name of the built-in table (``h100-sxm``)
+is none. The variable holds one path, or several, separated as in ``PATH``. A file that is not valid
+is refused as a whole, in one line: half of a table would be another table.
 """
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import os
@@ -28,7 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from mfu_torch.peak.names import DTYPES, split_mig, split_vendor
-from mfu_torch.peak.rows import Index, Row, index_of
+from mfu_torch.peak.rows import Index, Row, index_of, rows_named
 from mfu_torch.units import parse_flops_per_s
 
 VARIABLE = "MFU_TORCH_PEAKS"
@@ -51,7 +53,7 @@ class UserTableError(ValueError):
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
-    name: str = ""
+    name: str | None = None
     names: tuple[str, ...] = ()
     sm_count: int | None = None
     clock_hz: float | None = None
@@ -163,11 +165,14 @@ def _place(path: Path, number: int, device: object) -> str:
 
 
 def _row(place: str, path: Path, device: object) -> Row:
+    _check_fields(place, device)
     try:
         entry = msgspec.convert(device, _Entry)
     except msgspec.ValidationError as error:
         raise UserTableError(f"{place}: {error}") from error
-    names = (entry.name, *entry.names) if entry.name else entry.names
+    if not entry.source.strip():
+        raise UserTableError(f"{place}: source is empty; expected where the figures are from")
+    names = entry.names if entry.name is None else (entry.name, *entry.names)
     if not names or not all(split_vendor(name)[1] for name in names):
         raise UserTableError(f'{place}: no name; expected name = "..." as the driver reports it')
     if len({split_vendor(name)[1] for name in names}) < len(names):
@@ -177,6 +182,7 @@ def _row(place: str, path: Path, device: object) -> Row:
             f"{place}: it names a MIG slice beside a whole device ({', '.join(names)}); "
             "make them two entries"
         )
+    _check_drivers(place, names)
     _check_numbers(place, entry)
     return Row(
         vendor="",
@@ -196,6 +202,35 @@ def _row(place: str, path: Path, device: object) -> Row:
         verified="user",
         source=f"user table {path}: {' '.join(entry.source.split())}",
         notes="",
+        file=str(path),
+    )
+
+
+def _check_fields(place: str, device: object) -> None:
+    accepted = tuple(msgspec.structs.asdict(_Entry(source="")))
+    for field in device if isinstance(device, Mapping) else ():
+        if field not in accepted:
+            near = difflib.get_close_matches(field.casefold(), accepted, n=1)
+            meant = f" (did you mean `{near[0]}`?)" if near else ""
+            raise UserTableError(
+                f"{place}: unknown field `{field}`{meant}; expected {', '.join(accepted)}"
+            )
+
+
+def _check_drivers(place: str, names: tuple[str, ...]) -> None:
+    """Refuse names that no driver reports: a run would silently go on without the entry."""
+    reported: dict[str, None] = {}
+    for name in names:
+        vendor, key = split_vendor(name)
+        rows = rows_named(name)
+        drivers = [one for row in rows for one in row.driver_names]
+        if vendor is not None or not rows or key in {split_vendor(one)[1] for one in drivers}:
+            return
+        reported |= dict.fromkeys(drivers)
+    wanted = " or ".join(f'"{one}"' for one in reported)
+    raise UserTableError(
+        f"{place}: {names[0]!r} is a short name, which no driver reports, so no run would use the "
+        f"entry; expected name = {wanted}"
     )
 
 

@@ -140,7 +140,7 @@ def test_the_device_is_described_and_its_peak_found_or_refused_with_a_reason() -
     try:
         peak = peak_for(device, "bf16")
     except UnknownPeak as error:
-        assert device.name in str(error) and 'peak="989 TFLOP/s"' in str(error)
+        assert device.name in str(error) and 'peak="... TFLOP/s"' in str(error)
     else:
         assert 1e13 < peak.flops_per_s < 1e17
         assert peak.provenance in ("datasheet", "derived") and peak.source

@@ -8,10 +8,12 @@ import pytest
 import torch
 from fake_bench import FakeDevice, Shape, StubSampler
 
-from mfu_torch.peak import bench, sustained
+from mfu_torch.peak import bench, benchmark, sustained
 from mfu_torch.peak.bench import BENCH_DTYPES, Interrupted, driver_version, run_bench, shapes_for
+from mfu_torch.peak.benchmark import measured_peak
 from mfu_torch.peak.matmuls import flops
-from mfu_torch.records import Device, Telemetry
+from mfu_torch.peak.user_table import UserTableError
+from mfu_torch.records import Device, Peak, Telemetry
 
 CPU = Device(name="AMD EPYC", kind="cpu", sm_count=2, threads=2)
 H100 = Device(name="NVIDIA H100 80GB HBM3", kind="cuda", index=0, compute_capability="9.0")
@@ -25,6 +27,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     return FakeDevice(monkeypatch, lambda shape, number: MS)
 
 
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MFU_TORCH_PEAKS", raising=False)
+
+
 def test_every_dtype_that_torch_has_is_really_multiplied_on_this_cpu() -> None:
     sampler = StubSampler()
     found = run_bench(
@@ -35,7 +43,7 @@ def test_every_dtype_that_torch_has_is_really_multiplied_on_this_cpu() -> None:
         assert one is not None, entry.unknown
         assert (one.shape, one.shapes_tried, one.operand_sets) == ((256, 256, 256), 1, 1)
         assert 1e6 < one.flops_per_s <= one.burst_flops_per_s < 1e16
-        assert entry.peak is None and "has to be measured" in entry.no_peak
+        assert entry.peak is None and "peak is not determined yet" in entry.no_peak
         assert entry.published == ()
     assert (found.torch, found.driver, found.shapes) == (torch.__version__, "", "quick")
     assert sampler.calls[:2] == ["start", "pause"] and sampler.calls[-1] == "stop"
@@ -60,6 +68,29 @@ def test_a_rate_stands_beside_the_peak_and_what_others_measured(
     assert [one.flops_per_s for one in entry.published] == [794.5e12]
 
 
+def test_a_rate_of_a_cpu_stands_beside_the_peak_that_a_run_measured_and_kept(
+    fake: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Peak(flops_per_s=4e9, dtype="fp32", source="a matmul", provenance="measured")
+    monkeypatch.setattr(benchmark, "_measure", lambda *_: kept)
+    measured_peak(CPU, "fp32")
+    monkeypatch.setattr(benchmark, "_measure", None)  # a bench never measures it
+    fake.call_s = lambda shape, number: flops(shape) / 3e9
+    fp32, bf16 = run_bench(CPU, ["fp32", "bf16"], shapes="quick", sampler=StubSampler()).entries
+    assert (fp32.peak, fp32.no_peak) == (kept, "")
+    assert fp32.share_of_peak == pytest.approx(0.75)
+    assert bf16.peak is None and "not determined yet" in bf16.no_peak
+
+
+def test_a_user_table_that_is_not_valid_is_said_before_anything_runs(
+    fake: FakeDevice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MFU_TORCH_PEAKS", str(tmp_path / "nowhere.toml"))
+    with pytest.raises(UserTableError, match="cannot be read"):
+        run_bench(CPU, ["fp32"], shapes="quick", sampler=StubSampler())
+    assert fake.made == []
+
+
 def test_what_the_device_lacks_is_not_measured_and_says_why(fake: FakeDevice) -> None:
     found = run_bench(T4, ["bf16", "tf32"], shapes="quick", sampler=StubSampler())
     assert [entry.unknown for entry in found.entries] == [
@@ -69,7 +100,7 @@ def test_what_the_device_lacks_is_not_measured_and_says_why(fake: FakeDevice) ->
     found = run_bench(UNKNOWN_CARD, ["tf32"], shapes="quick", sampler=StubSampler())
     assert found.entries[0].unknown == "compute capability 7.0 has no tf32 units"
     found = run_bench(CPU, ["tf32"], shapes="quick", sampler=StubSampler())
-    assert found.entries[0].unknown == "a device of kind 'cpu' has no TF32"
+    assert found.entries[0].unknown == "a device of kind 'cpu' has no tf32 units"
     assert fake.made == []
 
 

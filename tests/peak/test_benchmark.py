@@ -102,7 +102,7 @@ def test_the_users_autocast_does_not_change_what_is_measured(
 
 
 def test_a_cpu_has_no_tf32_and_no_benchmark_for_fp8(tmp_path: Path) -> None:
-    with pytest.raises(UnknownPeak, match="kind 'cpu' has no TF32"):
+    with pytest.raises(UnknownPeak, match="kind 'cpu' has no tf32 units"):
         measured_peak(CPU, "tf32", cache_dir=tmp_path)
     with pytest.raises(UnknownPeak, match="measured are only fp64, fp32"):
         measured_peak(CPU, "fp8", cache_dir=tmp_path)

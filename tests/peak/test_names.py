@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from importlib import resources
 
 import pytest
+import torch
 
-from mfu_torch.peak.table import DTYPES, peak_for
+from mfu_torch.peak.names import NO_PEAK_HERE, canonical_dtype, check_dtype
+from mfu_torch.peak.table import DTYPES, peak_for, similar_names
 from mfu_torch.records import Device, UnknownPeak
 
 KNOWN = {
@@ -229,7 +231,9 @@ def test_an_unknown_name_has_no_figure_in_any_dtype_and_says_why(name: str) -> N
         with pytest.raises(UnknownPeak) as caught:
             peak_for(name, dtype)
         assert str(caught.value).startswith(f"no {dtype} peak for {name!r}: ")
-        assert str(caught.value).endswith('. Supply the dense figure yourself: peak="989 TFLOP/s"')
+        lacks = f"no {dtype} units" in str(caught.value)
+        end = NO_PEAK_HERE if lacks else 'Supply the dense figure yourself: peak="... TFLOP/s"'
+        assert str(caught.value).endswith(f". {end}")
 
 
 FACTS = ((132, "9.0", 80), (108, "8.0", 40), (128, "8.9", 24), (48, "7.5", 8), (304, "gfx942", 192))
@@ -298,3 +302,45 @@ def test_no_variant_of_a_listed_name_has_a_figure_unless_it_is_itself_listed() -
         figures = {row[DTYPES.index("bf16")] for row in known.get(spelled(variant), set())}
         assert figures, variant
         assert {peak.flops_per_s} == {float(f"{cell}e12") for cell in figures}, variant
+
+
+def test_similar_names_are_offered_and_never_used() -> None:
+    assert "rtx-4090" in similar_names("RTX 4090 Ti")
+    assert "h100-sxm" in similar_names("h100-smx")
+    assert similar_names("qqq") == ()
+    for text, model in (
+        *(("NVIDIA H100 80GB", "h100"), ("NVIDA H100", "h100"), ("A100 SXM5 80 GB", "a100")),
+        *(("RTX4090", "4090"), ("GeForce 3070 8GB", "3070"), ("mi300", "mi300x")),
+    ):
+        assert model in similar_names(text)[0].casefold(), text
+    assert not any("100 80gb" in n and "h100" not in n for n in similar_names("NVIDIA H100 80GB"))
+    with pytest.raises(UnknownPeak):
+        peak_for("RTX 4090 Ti", "bf16")
+
+
+# --- dtypes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        *(("BF16", "bf16"), ("bfloat16", "bf16"), (torch.bfloat16, "bf16"), (" Fp8 ", "fp8")),
+        *(("torch.half", "fp16"), ("float16", "fp16"), (torch.float32, "fp32"), ("float", "fp32")),
+        *(("double", "fp64"), (torch.float8_e4m3fn, "fp8"), (torch.int8, "int8"), ("TF32", "tf32")),
+    ],
+)
+def test_a_dtype_may_have_the_name_that_torch_gives_it(given: object, dtype: str) -> None:
+    assert canonical_dtype(given) == dtype
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert peak_for(h100, given) == peak_for(h100, dtype)  # type: ignore[arg-type]
+
+
+def test_what_is_no_dtype_is_refused_and_what_was_meant_is_said() -> None:
+    with pytest.raises(ValueError, match=r"dtype is 'int32'; expected one of fp64, .* fp4$"):
+        canonical_dtype("int32")
+    with pytest.raises(ValueError, match=r"torch\.complex64.*expected one of"):
+        canonical_dtype(torch.complex64)
+    with pytest.raises(TypeError, match="dtype is 16; expected text"):
+        canonical_dtype(16)
+    with pytest.raises(ValueError, match=r"'bfloat16'; .* fp4 \(here 'bf16'\)"):
+        check_dtype("bfloat16")

@@ -9,7 +9,7 @@ import pytest
 
 from mfu_torch.peak import user_table
 from mfu_torch.peak.resolve import resolve_peak
-from mfu_torch.peak.table import peak_for
+from mfu_torch.peak.table import peak_for, similar_names
 from mfu_torch.peak.user_table import VARIABLE, UserTableError, user_index
 from mfu_torch.records import Device, Peak, UnknownPeak
 
@@ -68,8 +68,23 @@ def test_what_it_leaves_out_is_looked_up(good: Path) -> None:
     peak = peak_for("NVIDIA A100-SXM4-80GB", "tf32", table=good)
     assert (peak.flops_per_s, peak.provenance) == (156e12, "datasheet")
     assert peak_for("NVIDIA L4", "bf16", table=good).flops_per_s == 121e12
-    with pytest.raises(UnknownPeak, match="no tf32 peak for 'My GPU 9000'"):
+    with pytest.raises(UnknownPeak, match=r"for 'My GPU 9000': your peaks\.toml") as own:
         peak_for("My GPU 9000", "tf32", table=good)
+    assert "has only bf16, fp8, int8 of it; the table of" in str(own.value)
+    with pytest.raises(UnknownPeak) as lacks:
+        peak_for("NVIDIA A100-SXM4-80GB", "fp8", table=good)
+    assert str(lacks.value) == (
+        "no fp8 peak for 'NVIDIA A100-SXM4-80GB': your peaks.toml has only bf16 of it; the A100 "
+        "SXM4 80GB has no fp8 units; the table has its fp64, fp32, tf32, fp16, bf16, int8. "
+        "Contractions in this dtype have no peak here"
+    )
+
+
+def test_the_users_names_take_part_in_did_you_mean(good: Path) -> None:
+    assert similar_names("My GPU 900", own=user_index(good))[0] == "My GPU 9000"
+    assert similar_names("our a100s", own=user_index(good))[0] != "My GPU 9000"
+    assert "our-a100" in similar_names("our a100", own=user_index(good))
+    assert "our-a100" not in similar_names("our a100")
 
 
 def test_the_environment_names_tables_as_path_does(
@@ -152,6 +167,28 @@ SOURCE = 'source = "s"\n'
         ("[[gpu]]\nname = 'X'\n", r"has the key 'gpu'; expected a list of \[\[device\]\]"),
         ("[[device]]\nname = 'X'\nbf16 = 1e12\n", r"1 \('X'\): .*missing required field `source`"),
         (f"[[device]]\nname = 'X'\nbf61 = 1e12\n{SOURCE}", r"\('X'\): .*unknown field `bf61`"),
+        (
+            f"[[device]]\nname = 'X'\nBF16 = 1e12\n{SOURCE}",
+            r"unknown field `BF16` \(did you mean `bf16`\?\); expected source, name, names, "
+            "sm_count, clock_hz, bandwidth, fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4$",
+        ),
+        (
+            f"[[device]]\nname = 'X'\nbf16 = 1e12\nclock = 1\n{SOURCE}",
+            r"unknown field `clock` \(did you mean `clock_hz`\?\); expected",
+        ),
+        (f"[[device]]\nname = 'X'\nbf16 = 1e12\nqq = 1\n{SOURCE}", "unknown field `qq`; expected"),
+        ("[[device]]\nname = 'X'\nbf16 = 1e12\nsource = ' '\n", r"\('X'\): source is empty; expe"),
+        (f"[[device]]\nname = ''\nnames = ['X']\nbf16 = 1e12\n{SOURCE}", "no name; expected name"),
+        (f"[[device]]\nnames = ['X', ' ']\nbf16 = 1e12\n{SOURCE}", "no name; expected name"),
+        (
+            f"[[device]]\nname = 'h100'\nbf16 = 1e12\n{SOURCE}",
+            r"'h100' is a short name, which no driver reports, so no run would use the entry; "
+            r'expected name = "NVIDIA H100 80GB HBM3" or "NVIDIA H100 PCIe" or "NVIDIA H100 NVL"$',
+        ),
+        (
+            f"[[device]]\nnames = ['rtx-4090', 'rtx_4080']\nfp4 = 1e12\n{SOURCE}",
+            r'expected name = "NVIDIA GeForce RTX 4090" or "NVIDIA GeForce RTX 4080"$',
+        ),
         (f"[[device]]\nname = 'X'\nbf16 = true\n{SOURCE}", r"\('X'\): Expected .*bf16`"),
         (f"[[device]]\nname = 'X'\nbf16 = -1e12\n{SOURCE}", r"\('X'\): bf16 = .*is no rate"),
         (f"[[device]]\nname = 'X'\nbf16 = 'fast'\n{SOURCE}", r"bf16 = 'fast' is not a rate"),
@@ -208,6 +245,14 @@ def test_a_mistake_is_one_line_with_the_file_and_the_entry(
         peak_for("NVIDIA L4", "bf16", table=path)
     assert str(caught.value).startswith((f"{path} ", f"{path}, "))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", ["l40s", "T4', 'Tesla T4", "NVIDIA T4", "mi300x', 'my-mi"])
+def test_a_short_name_is_accepted_where_a_driver_reports_it_or_another_name(
+    tmp_path: Path, names: str
+) -> None:
+    path = written(tmp_path, f"[[device]]\nnames = ['{names}']\nbf16 = 1e12\n{SOURCE}")
+    assert peak_for(names.partition("'")[0], "bf16", table=path).flops_per_s == 1e12
 
 
 def test_a_name_in_two_entries_is_refused_with_both(tmp_path: Path) -> None:
