@@ -31,7 +31,6 @@ from torch import nn
 from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
-from mfu_torch.clock.timeline import Timeline
 from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
@@ -48,6 +47,7 @@ from mfu_torch.session import (
     models_of,
     open_recorder,
     place_of,
+    timeline_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Meter:
             import_what_counting_needs()
         place = place_of(self._models, self._device, self._group)
         self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
-        self._time = Timeline(self._clock, self._stand_down)
+        self._time = timeline_of(self._clock, place.device, self._stand_down)
         recorder, run_path = open_recorder(
             place,
             log_dir=self._log_dir,

@@ -7,7 +7,7 @@ import numbers
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 import mfu_torch
+from mfu_torch.clock.clocks import Clock
+from mfu_torch.clock.timeline import Timeline
 from mfu_torch.peak.devices import detect_device
 from mfu_torch.peak.table import check_dtype
 from mfu_torch.records import (
@@ -128,6 +130,23 @@ def place_of(
     if where.type == "cuda" and where.index is None:
         where = torch.device("cuda", torch.cuda.current_device())
     return Place(where, detect_device(index=where.index, kind=where.type), rank, world_size)
+
+
+def timeline_of(
+    clock: Clock, device: torch.device, on_error: Callable[[Exception], None]
+) -> Timeline:
+    """The run's time from now on.
+
+    Raises:
+        ValueError: If nothing can be timed on the device: a CPU build of torch, no driver.
+    """
+    try:
+        return Timeline(clock, on_error)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device is {str(device)!r}, and torch can time nothing on it here "
+            f"({str(error).partition('.')[0]}); expected a device of this machine"
+        ) from error
 
 
 def check_device(device: torch.device | str) -> torch.device:

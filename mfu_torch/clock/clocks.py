@@ -105,7 +105,7 @@ class CudaClock:
         self._new_event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
         self._current_stream = torch.cuda.current_stream
         self._device = device
-        self._pool = [self._new_event()]  # fails here, not in a step, where there can be none
+        self._pool: list[Any] = []
 
     def host_s(self) -> float:
         """Host seconds from an arbitrary origin."""
@@ -135,23 +135,11 @@ class CudaClock:
 
 
 def clock_for(device: torch.device, *, sync: bool = False) -> Clock:
-    """The clock that measures ``device`` without stalling it, or with ``sync`` by stalling it.
-
-    Raises:
-        ValueError: If it is a CUDA device that torch has no events for.
-    """
+    """The clock that measures ``device`` without stalling it, or with ``sync`` by stalling it."""
     if device.type == "cpu":
         return HostClock()
     if sync:
         return SyncClock(device)
     # Other accelerators have no pooled events here yet: their host queue is short, so the time
     # from start to start is right over many steps though not for a single one.
-    if device.type != "cuda":
-        return HostClock()
-    try:
-        return CudaClock(device)
-    except (RuntimeError, AssertionError) as error:  # a CPU build of torch; no driver
-        raise ValueError(
-            f"device is {str(device)!r}, and torch can time nothing on it here "
-            f"({str(error).partition('.')[0]}); expected a device of this machine"
-        ) from error
+    return CudaClock(device) if device.type == "cuda" else HostClock()
