@@ -10,8 +10,8 @@ from mfu_torch.peak.names import reason_of
 from mfu_torch.peak.published import Published
 from mfu_torch.peak.resolve import NOT_DETERMINED
 from mfu_torch.peak.rows import Index, find_rows, unique_rows
-from mfu_torch.peak.table import Row, handle
-from mfu_torch.records import Device, Peak, PeakEntry, Record
+from mfu_torch.peak.table import Row, handle, peak_for
+from mfu_torch.records import Device, Peak, PeakEntry, Record, UnknownPeak
 from mfu_torch.units import bytes_, percent, scaled
 
 VERIFIED = {
@@ -30,7 +30,8 @@ _SUSTAINED = "sustained here, by mfu-torch bench:"
 _NO_UNITS, _UNTRUSTED, _UNPUBLISHED = "no units", "unknown", "-"
 _FOOTER = (
     "no units: the hardware has none for the dtype; unknown: no figure of the device is trusted; "
-    "-: none is published of the dtype (dense, wide accumulation)"
+    "-: none is published of the dtype (dense, wide accumulation), or the name alone does not tell; "
+    "~: another card has the same name, or the figure is derived. The row says more"
 )
 
 
@@ -124,12 +125,16 @@ def _cell(row: Row, mine: Row | None, dtype: str, or_fp16: bool) -> str:
         return _UNTRUSTED
     if or_fp16 and dtype not in row.flops_per_s:
         fp16 = _cell(row, mine, "fp16", or_fp16=False)
-        if fp16[0].isdigit():
+        if fp16.lstrip("~")[0].isdigit():
             return f"fp16 {fp16}"
     if dtype in row.absent:
         return _NO_UNITS
-    rate = row.flops_per_s.get(dtype)
-    return _UNPUBLISHED if rate is None else scaled(rate, "FLOP/s", 4)
+    try:
+        peak = peak_for(row.name, dtype)
+    except UnknownPeak:  # no figure, or one that a name alone does not decide
+        return _UNPUBLISHED
+    text = scaled(peak.flops_per_s, "FLOP/s", 4)
+    return text if peak.uncertainty is None else f"~{text}"
 
 
 def row_summary(view: RowView) -> dict[str, Any]:

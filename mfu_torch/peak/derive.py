@@ -24,12 +24,14 @@ from mfu_torch.records import Device, Peak
 _ABSENT = "-"
 """Cell of a dtype that the architecture has no units for; an empty one is not certain."""
 
-UNCERTAINTY = {"data centre": 0.16, "GeForce": 0.35, "professional": 0.55, "Instinct": 0.05}
+UNCERTAINTY = {"data centre": 0.16, "GeForce": 0.35, "professional": 0.6, "Instinct": 0.05}
 """How far from a figure at the driver's highest clock the true one may be, as a fraction of it.
 
 Data centre: H100 NVL 1545 MHz, driver 1785. GeForce: RTX 4090 2520 of 3105, RTX 5090 2407 of
 3135. Professional: RTX A6000 1800 of 2100, and low-power cards of its architecture are rated a
-third lower still (RTX A2000: 1200). Instinct: peaks are stated at the highest engine clock.
+third lower still (RTX A2000: 1200); RTX PRO 4000 Blackwell SFF Edition: 24 TFLOP/s in fp32 is
+70 x 256 x 1340 MHz, and drivers of its siblings state 3105: 57 % off. Instinct: peaks are stated
+at the highest engine clock.
 """
 
 UNCERTAINTY_LAPTOP = 0.7
@@ -81,6 +83,10 @@ _FOR_EXPORT = r"\b(h20|h800|l20y?|l2|b20)\b|\d{4} ?d\b|\brtx 5880\b"
 """NVIDIA H20, H800, L20, GeForce RTX 5090 D and D v2, RTX 6000D."""
 
 _NO_TENSOR_CORES = r"\bgtx\b|\bmx ?\d|(tesla|quadro) [pkm]\d|\bt([456]00|1000|1200|2000)\b|titan x"
+
+
+_NVIDIA = r"nvidia|geforce|quadro|tesla|titan|grid |rtx|gtx|(gh|gb|[abhltpv])\d"
+"""How NVIDIA's names start, with the vendor's and without."""
 
 
 class _Rates(NamedTuple):
@@ -207,6 +213,12 @@ def is_for_export(name: str) -> bool:
 
 def _why_no_line(name: str) -> str:
     folded = name.casefold()
+    if not folded.strip():
+        return "the name is empty"
+    board = re.search(r"\bpg5(03|06|09)-\d", folded)
+    if board:
+        chip = "V100" if board[1] == "03" else "A100"
+        return f"it is the name of a board of the {chip}'s class, not of a card"
     if _VIRTUAL.match(name):
         return "it looks like a virtual GPU (vGPU), and its host decides what share it gets"
     if re.search(r"orin|thor|xavier|jetson|tegra", folded):
@@ -218,6 +230,13 @@ def _why_no_line(name: str) -> str:
         )
     if re.search(_NO_TENSOR_CORES, folded):
         return "it has no tensor cores, and no rate is certain for every dtype"
+    if "instinct" in folded:
+        return (
+            "of AMD Instinct, the rates of the MI200, MI300 and MI350 series alone are certain, "
+            "not those of other or of cut editions"
+        )
+    if not re.match(_NVIDIA, folded.strip()):
+        return "its product line is neither NVIDIA's nor AMD Instinct, and others are not derived"
     return (
         "its product line cannot be told from the name, and lines of one architecture differ "
         "up to sevenfold (A10 and A10G, L40 and L40S, H100 and H20)"

@@ -59,6 +59,10 @@ class Row(Record, frozen=True):
             ``secondary``: no figure is trusted, for the reason that ``notes`` starts with, and
             the row gives no peak. ``user``: from a user table.
         file: The user table that the row is from; empty for the built-in one.
+        devices_per_unit: Into how many devices frameworks divide the unit: 2 cores of a TPU v3.
+        deviation: By how much another card that reports the same name differs, as a fraction, the
+            largest that is documented; ``None`` where there is no other.
+        shared_with: Which other card that is, as a phrase.
     """
 
     vendor: str
@@ -79,6 +83,9 @@ class Row(Record, frozen=True):
     source: str
     notes: str
     file: str = ""
+    devices_per_unit: int = 1
+    deviation: float | None = None
+    shared_with: str = ""
 
     @property
     def is_slice(self) -> bool:
@@ -257,6 +264,7 @@ def _row(cells: dict[str, str]) -> Row:
     # is the denominator: fp64 on A100 is 19.5 TFLOP/s, not the 9.7 of its vector units.
     best = {dtype: cells.get(f"{dtype}_matrix") or cells[dtype] for dtype in DTYPES}
     provenance: Provenance = "derived" if cells["provenance"] == "derived" else "datasheet"
+    deviation, _, shared_with = cells["name_shared"].partition(": ")
     return Row(
         vendor=cells["vendor"],
         name=cells["name"],
@@ -280,6 +288,9 @@ def _row(cells: dict[str, str]) -> Row:
         verified=cells["verified"],
         source=cells["source"],
         notes=cells["notes"],
+        devices_per_unit=int(cells["devices_per_unit"]),
+        deviation=number(deviation, 0),
+        shared_with=shared_with,
     )
 
 

@@ -5,17 +5,25 @@ arithmetic where architecture and product line are certain (:mod:`mfu_torch.peak
 none of them settles, or a device's own facts contradict, is an :class:`UnknownPeak` that says
 why. A device that has fewer
 multiprocessors than the table's part (a MIG slice, a partition, a cut-down edition) gets its
-share of the peak, marked ``derived``.
+share of the peak, marked ``derived``. Where other cards report the same name, or the device's
+highest clock is below the document's, the peak carries its ``uncertainty``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mfu_torch.peak.contradiction import contradiction
+import msgspec
+
+from mfu_torch.peak.contradiction import (
+    can_be_part,
+    clock_shortfall,
+    contradiction,
+    shortfall_text,
+    why_not_by_name,
+)
 from mfu_torch.peak.derive import derived_peak
 from mfu_torch.peak.mig import why_not_of
 from mfu_torch.peak.names import (
@@ -26,8 +34,6 @@ from mfu_torch.peak.names import (
     is_laptop,
     mig_profile,
     reason_of,
-    split_mig,
-    split_vendor,
     unknown,
 )
 from mfu_torch.peak.rows import Row, find_rows, handle, rows_named, similar_names, table
@@ -54,17 +60,6 @@ __all__ = [
 ]
 
 _SM_WORDS = {"AMD": "CUs", "Apple": "cores", "Intel": "cores"}
-
-_SM_TOLERANCE = 1.1
-"""Editions of one name differ by a few SMs; many more than the table's are another device."""
-
-_NAMES_OF_SEVERAL = {
-    "orin": "every Jetson Orin module reports it, and their clocks differ with module and power "
-    "mode (the AGX Orin 64GB is jetson-agx-orin)",
-    "thor": "Jetson T5000 and T4000 report it; with all 20 multiprocessors it is the T5000 "
-    "(jetson-agx-thor)",
-}
-"""Names of several modules with different clocks: processors alone do not scale the figure."""
 
 _WHY_NOT_OF_A_CPU = (
     "no document states it for a CPU; it has to be measured: a Meter does that in the first run "
@@ -142,7 +137,9 @@ def _documented(device: Device, dtype: str) -> Peak:
     rate = rates.pop()
     if rate is None:
         raise unknown(device, dtype, _why_no_figure(rows[0], dtype))
-    _check_name(device, rows[0], dtype)
+    why = why_not_by_name(device, rows[0], dtype)
+    if why:
+        raise unknown(device, dtype, why)
     clocks = {row.implied_clock_hz(dtype) for row in rows}
     return _of_row(device, dtype, rows[0], rate, clocks.pop() if len(clocks) == 1 else None)
 
@@ -170,35 +167,32 @@ def _of_row(device: Device, dtype: str, row: Row, rate: float, clock_hz: float |
         device=device.name,
         clock_hz=clock_hz,
     )
-    if not _is_part(device, row):
-        return peak
-    return Peak(
-        flops_per_s=rate * _share(device, row, dtype),
-        dtype=dtype,
-        source=f"{peak.source}; scaled to {_part(device, row)}",
-        provenance="derived",
-        device=device.name,
-        clock_hz=clock_hz,
-    )
+    if _is_part(device, row):
+        peak = msgspec.structs.replace(
+            peak,
+            flops_per_s=rate * _share(device, row, dtype),
+            source=f"{peak.source}; scaled to {_part(device, row)}",
+            provenance="derived",
+        )
+    return _with_uncertainty(peak, device, row)
+
+
+def _with_uncertainty(peak: Peak, device: Device, row: Row) -> Peak:
+    """The peak, with what is known of how far the device may be from the document's card."""
+    source, deviations = peak.source, []
+    if row.deviation is not None:
+        source, deviations = f"{source}; {row.shared_with}", [row.deviation]
+    if row.verified != "user":
+        shortfall = clock_shortfall(device, peak.clock_hz)
+        if shortfall is not None:
+            deviations.append(shortfall)
+        if clock_shortfall(device, peak.clock_hz or row.peak_clock_hz) is not None:
+            source += f"; {shortfall_text(device, peak.clock_hz, row.peak_clock_hz)}"
+    return msgspec.structs.replace(peak, source=source, uncertainty=max(deviations, default=None))
 
 
 def _rate(row: Row, dtype: str) -> float | None:
     return None if row.verified == "secondary" else row.flops_per_s.get(dtype)
-
-
-def _check_name(device: Device, row: Row, dtype: str) -> None:
-    """Refuse names that do not say by themselves how much of the row's device it is."""
-    key = split_vendor(split_mig(device.name)[0])[1]
-    several = _NAMES_OF_SEVERAL.get(key)
-    if several is not None and (key == "orin" or device.sm_count != row.sm_count):
-        raise unknown(device, dtype, f"the name says too little: {several}")
-    if re.search(r" vf$", key) and device.sm_count is None:
-        raise unknown(
-            device,
-            dtype,
-            "it is a virtual function, and how many CUs that has is not known here; "
-            "detect_device() on its machine tells",
-        )
 
 
 def _why_no_figure(row: Row, dtype: str) -> str:
@@ -233,7 +227,7 @@ def _share(device: Device, row: Row, dtype: str) -> float:
         )
         raise unknown(device, dtype, f"it is the MIG slice {mig}, and {why}")
     share = device.sm_count / row.sm_count
-    if not 0 < share <= _SM_TOLERANCE:
+    if not (0 < share <= 1 if mig is not None else can_be_part(device, row)):
         raise unknown(
             device,
             dtype,

@@ -79,8 +79,8 @@ class Peak(Record, frozen=True, kw_only=True):
         device: The device that it belongs to.
         clock_hz: At which multiprocessors x FLOP per clock give ``flops_per_s``; ``None`` where
             that is not known. A device that holds another clock can do proportionally more or less.
-        uncertainty: Of a derived figure, as a fraction: the true one may be so much lower or
-            higher; ``None`` where none can be stated.
+        uncertainty: As a fraction: the true figure may be so much lower or higher, because it is
+            derived, or because other cards report the same name; ``None`` where nothing says so.
     """
 
     flops_per_s: float

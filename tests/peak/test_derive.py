@@ -141,6 +141,8 @@ def test_the_worst_data_centre_part_is_within_the_uncertainty_of_its_line() -> N
     assert UNCERTAINTY["data centre"] >= 0.134
     # and the lowest-powered professional one, were its driver's clock that of its siblings
     assert UNCERTAINTY["professional"] > 1 - 1200 / 2100
+    # RTX PRO 4000 Blackwell SFF: 24 TFLOP/s in fp32 / (70 x 256) = 1339 MHz, siblings state 3105
+    assert UNCERTAINTY["professional"] > 1 - 24e12 / (70 * 256 * 3105e6) > 0.56
     # GeForce RTX 4070 Laptop GPU: rated 1230 to 2175 MHz, the driver states 3105
     assert UNCERTAINTY_LAPTOP > 1 - 1230 / 3105 == pytest.approx(0.604, abs=1e-3)
 
@@ -233,7 +235,7 @@ def test_a_rate_that_is_not_certain_is_refused() -> None:
         ("NVIDIA H20-3e", "9.0", "an edition cut for export"),
         ("NVIDIA H20 NVL16", "9.0", "an edition cut for export"),
         ("NVIDIA H800 NVL", "9.0", "an edition cut for export"),
-        ("AMD A100-SXM-64GB", "8.0", "product line cannot be told"),
+        ("AMD A100-SXM-64GB", "8.0", "product line is neither NVIDIA's nor AMD Instinct"),
         ("NVIDIA RTX 6000D", "12.0", "an edition cut for export"),
         ("NVIDIA RTX 5890 Ada", "8.9", "product line cannot be told"),
         ("NVIDIA GeForce RTX 5090 D", "12.0", "an edition cut for export"),
@@ -251,8 +253,13 @@ def test_a_rate_that_is_not_certain_is_refused() -> None:
         ("Tesla P40", "6.1", "no tensor cores"),
         ("NVIDIA GeForce RTX 2050", "8.6", "product line cannot be told"),  # an RTX 30 chip
         ("NVIDIA GeForce RTX 3050 Laptop GPU", "8.9", "of architecture 8.6, and this one reports"),
-        ("AMD Radeon RX 7900 GRE", "gfx1100", "product line cannot be told"),
-        ("AMD Instinct MI308X HF", "gfx942", "product line cannot be told"),
+        ("AMD Radeon RX 7900 GRE", "gfx1100", "product line is neither NVIDIA's nor AMD"),
+        ("AMD Instinct MI308X HF", "gfx942", "of AMD Instinct, the rates of the MI200, MI300"),
+        ("NVIDIA PG506-232", "8.0", "the name of a board of the A100's class, not of a card"),
+        ("NVIDIA PG509-210", "8.0", "the name of a board of the A100's class, not of a card"),
+        ("Tesla PG503-216", "7.0", "the name of a board of the V100's class, not of a card"),
+        (" ", "8.0", "the name is empty"),
+        ("Intel(R) Arc(TM) A770 Graphics", "8.0", "product line is neither NVIDIA's nor AMD"),
     ],
 )
 def test_a_card_whose_line_is_not_certain_is_refused_with_all_its_facts_at_hand(

@@ -97,6 +97,12 @@ def test_a_figure_with_a_fraction_is_not_off_by_a_rounding() -> None:
     assert h100.flops_per_s["fp64"] == 66_900_000_000_000
 
 
+def at_its_clock(row: Row) -> Device:
+    """The row's device by its short name, and at the clock that the Gaudi 3's figures are at."""
+    gaudi = row.name == "Gaudi 3"
+    return Device(name=handle(row), kind="", max_clock_hz=1.75e9 if gaudi else None)
+
+
 def test_each_name_of_a_row_finds_that_row() -> None:
     for row in table():
         for name in (row.name, *row.driver_names, *row.short_names):
@@ -112,8 +118,8 @@ def test_each_row_has_a_short_name_of_its_own(row: Row) -> None:
 @pytest.mark.parametrize("row", CHECKED, ids=lambda row: row.name)
 def test_the_clock_of_a_peak_gives_its_figure_but_for_its_rounding(row: Row) -> None:
     for dtype in row.flops_per_s:
-        peak = peak_for(handle(row), dtype)
-        assert row.sm_count and row.flops_per_clock_per_sm and peak.uncertainty is None
+        peak = peak_for(at_its_clock(row), dtype)
+        assert row.sm_count and row.flops_per_clock_per_sm and peak.uncertainty == row.deviation
         if peak.clock_hz is None:
             continue
         times = peak.flops_per_s / (row.sm_count * row.flops_per_clock_per_sm * peak.clock_hz)
@@ -142,7 +148,8 @@ def test_the_clock_of_a_peak_gives_its_figure_but_for_its_rounding(row: Row) -> 
 def test_a_clock_is_the_documents_where_it_fits_the_figure(
     name: str, dtype: str, mhz: float
 ) -> None:
-    clock_hz = peak_for(name, dtype).clock_hz
+    (row,) = rows_named(name)
+    clock_hz = peak_for(at_its_clock(row), dtype).clock_hz
     assert clock_hz is not None and clock_hz / 1e6 == pytest.approx(mhz, abs=0.05)
 
 
@@ -228,6 +235,16 @@ def test_what_an_architecture_lacks_is_absent_from_each_of_its_rows(start: str) 
     assert rows
     for row in rows:
         assert set(LACKS[start]) == set(row.absent), row.name
+
+
+def test_fp8_of_a_geforce_50_says_which_of_three_rates_it_is() -> None:
+    rows = [row for row in table() if row.name.startswith("GeForce RTX 50")]
+    assert len(rows) == 6
+    for row in rows:
+        assert "rate of MXFP8 with FP32 accumulation: plain fp8 with FP32 acc" in row.source
+        assert "mxf8 with f32 accumulation 737, f8 with f32 370, f8 with f16 737" in row.notes
+        # The rate with fp16 accumulation, four times bf16's with fp32.
+        assert row.flops_per_s["fp8"] == pytest.approx(4 * row.flops_per_s["bf16"], rel=1e-3)
 
 
 def test_every_rate_has_its_document_beside_it() -> None:
