@@ -85,6 +85,11 @@ def percent(share: float) -> str:
     return f"{value:.1f} %"
 
 
+def margin(uncertainty: float | None) -> str:
+    """``0.09`` -> ``" (up to 9.0 % off)"``; nothing where there is none."""
+    return "" if uncertainty is None else f" (up to {percent(uncertainty)} off)"
+
+
 def seconds(value: float) -> str:
     """``0.3124`` -> ``"312 ms"``; ``75`` -> ``"75.0 s"``; ``7260`` -> ``"2 h 01 min"``."""
     if value < 0 or not math.isfinite(value):

@@ -12,7 +12,7 @@ from mfu_torch.peak.resolve import NOT_DETERMINED
 from mfu_torch.peak.rows import Index, find_rows, unique_rows
 from mfu_torch.peak.table import Row, handle, peak_for
 from mfu_torch.records import Device, Peak, PeakEntry, Record, UnknownPeak
-from mfu_torch.units import bytes_, percent, scaled
+from mfu_torch.units import bytes_, margin, percent, scaled
 
 VERIFIED = {
     "quoted": "the vendor's own line was read",
@@ -30,7 +30,7 @@ _SUSTAINED = "sustained here, by mfu-torch bench:"
 _NO_UNITS, _UNTRUSTED, _UNPUBLISHED = "no units", "unknown", "-"
 _FOOTER = (
     "no units: the hardware has none for the dtype; unknown: no figure of the device is trusted; "
-    "-: none is published of the dtype (dense, wide accumulation), or the name alone does not tell; "
+    "-: none is published of the dtype (dense, wide accumulation), or a name does not tell it; "
     "~: another card has the same name, or the figure is derived. The row says more"
 )
 
@@ -247,8 +247,7 @@ def _peaks(lines: Sequence[Line], sources: Sequence[str]) -> Iterator[str]:
         peak = line.entry.peak
         assert peak is not None
         text = f"{_rate(peak)}, {peak.provenance}"
-        if peak.uncertainty is not None:
-            text += f" (up to {percent(peak.uncertainty)} off)"
+        text += margin(peak.uncertainty)
         if peak.clock_hz is not None:
             text += f", at {_hz(peak.clock_hz)}"
         text += "" if peak.source in sources else f": {peak.source}"

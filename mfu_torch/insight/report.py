@@ -13,7 +13,7 @@ from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, run_figures
 from mfu_torch.insight.device_block import device_block
 from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
-from mfu_torch.units import bytes_, percent, rounded_parts, scaled, seconds
+from mfu_torch.units import bytes_, margin, percent, rounded_parts, scaled, seconds
 from mfu_torch.wall import WallShare, wall_shares
 
 _PHASES: tuple[tuple[Phase, str], ...] = (
@@ -233,7 +233,8 @@ def _peaks_block(run: Run) -> Iterator[str]:
             yield field(f"  {dtype}", f"unknown: {entry.unknown}")
         else:
             rate = scaled(peak.flops_per_s, "FLOP/s")
-            yield field(f"  {dtype}", f"{rate}, {peak.provenance}: {peak.source}")
+            how = f"{peak.provenance}{margin(peak.uncertainty)}"
+            yield field(f"  {dtype}", f"{rate}, {how}: {peak.source}")
 
 
 def _notes_block(run: Run) -> Iterator[str]:

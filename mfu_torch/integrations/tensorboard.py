@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mfu_torch.figures import Figures
 from mfu_torch.records import CountEntry, Entry, Header, Peak, PeakEntry, Telemetry
-from mfu_torch.units import scaled
+from mfu_torch.units import margin, scaled
 
 _TAGS = {
     "mfu": "mfu/mfu",
@@ -154,7 +154,8 @@ def _peak(entry: PeakEntry) -> str:
     peak: Peak | None = entry.peak
     if peak is None:
         return f"unknown: {entry.unknown}"
-    return f"{scaled(peak.flops_per_s, 'FLOP/s')} dense, {peak.provenance}: {peak.source}"
+    how = f"{peak.provenance}{margin(peak.uncertainty)}"
+    return f"{scaled(peak.flops_per_s, 'FLOP/s')} dense, {how}: {peak.source}"
 
 
 def _cell(text: str) -> str:

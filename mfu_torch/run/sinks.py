@@ -8,7 +8,7 @@ from typing import Protocol, TextIO
 
 from mfu_torch.figures import ABOVE_PEAK, Figures
 from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry, Telemetry
-from mfu_torch.units import percent, scaled, seconds
+from mfu_torch.units import margin, percent, scaled, seconds
 
 COLUMNS = 100
 _INDENT = " " * 6
@@ -61,7 +61,8 @@ class ConsoleSink:
         elif isinstance(record, PeakEntry) and record.peak is not None:
             peak = record.peak
             rate = scaled(peak.flops_per_s, "FLOP/s")
-            self._once(f"peak {record.dtype} {rate} dense, {peak.provenance}: {peak.source}")
+            how = f"{peak.provenance}{margin(peak.uncertainty)}"
+            self._once(f"peak {record.dtype} {rate} dense, {how}: {peak.source}")
         elif isinstance(record, CountEntry) and record.count is not None:
             new = sorted(record.count.uncounted.keys() - self._uncounted)
             if new:

@@ -10,7 +10,7 @@ import pytest
 from samples import count, header, peak
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import End, Entry, Pause, PeakEntry, Telemetry
+from mfu_torch.records import End, Entry, Pause, Peak, PeakEntry, Telemetry
 from mfu_torch.run.sinks import ConsoleSink, Sink
 
 
@@ -181,4 +181,17 @@ def test_what_holds_the_clock_down_is_said_once() -> None:
     ) == [
         "the clock is held down: thermal, 10.0 % of the samples",
         "the clock is held down: power, 87.0 % of the samples",
+    ]
+
+
+def test_a_peak_that_may_be_off_says_by_how_much() -> None:
+    off = Peak(
+        flops_per_s=130.5e12,
+        dtype="fp16",
+        source="A sheet",
+        provenance="datasheet",
+        uncertainty=0.09,
+    )
+    assert printed(PeakEntry(dtype="fp16", peak=off)) == [
+        "peak fp16 130 TFLOP/s dense, datasheet (up to 9.0 % off): A sheet"
     ]
