@@ -80,7 +80,7 @@ def launch(kernel: Any, functional: bool = False) -> torch.Tensor:
 def test_a_kernel_without_a_formula_runs_and_is_named(kernel: Kernel) -> None:
     results: list[torch.Tensor] = []
     count = count_flops(lambda: results.append(launch(kernel)))
-    assert torch.allclose(results[0], A @ B)
+    assert torch.allclose(results[0], A @ B, atol=1e-4)
     assert (count.hardware, count.uncounted) == (0, {"triton.matmul_kernel": 1})
 
 
@@ -93,7 +93,7 @@ def test_a_formula_given_for_a_kernel_sees_its_arguments_by_name(
     register_flops(whole, matmul_flops)
     results: list[torch.Tensor] = []
     count = count_flops(lambda: results.append(launch(whole, functional)))
-    assert torch.allclose(results[0], A @ B)
+    assert torch.allclose(results[0], A @ B, atol=1e-4)
     assert count.by_op == {"triton.matmul_kernel": 2 * 4 * 5 * 8}
     assert (count.by_dtype, count.uncounted) == ({"fp32": 320}, {})
 
