@@ -35,6 +35,7 @@ from mfu_torch.contexts import DataWait, StepContext
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.flops.shapes.signature import shapes_of
+from mfu_torch.messages import first_line
 from mfu_torch.peak.resolve import Given, check_given
 from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
@@ -203,7 +204,7 @@ class Meter:
         try:
             self._books.take(self._time.close())
         except Exception as error:  # the device may be in a failed state; the file must be whole
-            self._recorder.warn("the last steps could not be timed: %s", _first_line(error))
+            self._recorder.warn("the last steps could not be timed: %s", first_line(error))
         self._books.close(self._time.wall_s, reason)
 
     @property
@@ -379,11 +380,7 @@ class Meter:
             "mfu_torch stopped measuring after an internal error (%s: %s). Training goes on. "
             "Please report it with this traceback.",
             type(error).__name__,
-            _first_line(error),
+            first_line(error),
             exc_info=error,
         )
         self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

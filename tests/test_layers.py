@@ -12,7 +12,7 @@ import mfu_torch
 
 PACKAGE = Path(mfu_torch.__file__).parent
 
-BASE = {"units", "utilization"}
+BASE = {"units", "utilization", "messages"}
 DATA = {*BASE, "records", "figures"}
 TERMS = {*DATA, "ladder", "wall", "flops", "peak", "clock", "run"}
 
@@ -20,6 +20,7 @@ TERMS = {*DATA, "ladder", "wall", "flops", "peak", "clock", "run"}
 # terms of the formula and the run file never see each other.
 MAY_IMPORT: dict[str, set[str]] = {
     "units": set(),
+    "messages": set(),
     "utilization": set(),
     "records": BASE,
     "figures": {*BASE, "records"},

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
+from mfu_torch.messages import first_line
 from mfu_torch.peak.cpu_time import usable_cpus
-from mfu_torch.peak.matmuls import FAILURES, Shape, exactly, first_line, flops, torch_device
+from mfu_torch.peak.matmuls import FAILURES, Shape, exactly, flops, torch_device
 from mfu_torch.peak.published import Published, published, published_for
 from mfu_torch.peak.sustained import Bench, Sampler, Sustained, Watch, best_sustained
 from mfu_torch.peak.table import find_rows
@@ -222,7 +223,7 @@ def _entry(device: Device, dtype: str, seconds: float, shapes: str, watch: Watch
         except UnknownPeak as error:
             unknown = str(error)
         except FAILURES as error:
-            unknown = f"the matmul failed: {first_line(error)}"
+            unknown = f"the matmul failed: {first_line(error) or type(error).__name__}"
     return BenchEntry(
         dtype=dtype,
         sustained=found,

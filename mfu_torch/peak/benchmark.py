@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from mfu_torch.messages import first_line
 from mfu_torch.peak.cache import CacheDir, peaks_path, read_peaks, write_peaks
 from mfu_torch.peak.cpu_time import (
     BUSY,
@@ -28,7 +29,6 @@ from mfu_torch.peak.matmuls import (
     TORCH_DTYPES,
     Run,
     Shape,
-    first_line,
     flops,
     matmul,
     mnk,
@@ -175,7 +175,9 @@ def _measure(device: Device, dtype: str, reduced: str, seconds: float) -> Peak:
         with torch.no_grad(), torch.autocast(where.type, enabled=False):
             best = _undisturbed(shapes, dtype, where, usable_cpus(device), seconds)
     except FAILURES as error:
-        raise unknown(device, dtype, f"the matmul failed: {first_line(error)}") from error
+        raise unknown(
+            device, dtype, f"the matmul failed: {first_line(error) or type(error).__name__}"
+        ) from error
     if best.disturbed:
         raise UnknownPeak(_why_disturbed(device, dtype, best.share))
     source = f"{dtype} matmul {mnk(best.shape)} on {executor(device)}, "

@@ -75,11 +75,6 @@ def mnk(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what torch says."""
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
 def torch_device(device: Device) -> torch.device:
     """The device as torch names it."""
     import torch

@@ -170,8 +170,7 @@ class LiveCounter:
                 watch.keep()
         known = () if failed else self._known.look_up(tuple(self._calls), self._hint)
         ids = self._settle(counted) if known is None or (counted and not failed) else known
-        calls = self._calls
-        self._by_hint = self._known.hidden or not self._known.are_apart(calls)
+        self._by_hint = self._known.hidden or not self._known.are_apart(self._calls)
         if self._known.waiting and not self._wanted:
             # A kind of step that could not be counted comes again, though maybe not next.
             since = self._index - self._alert_since

@@ -32,6 +32,7 @@ from mfu_torch.flops.shadow.untouched import (
     unlogged,
 )
 from mfu_torch.flops.shapes.columns import CountedCall
+from mfu_torch.messages import first_line
 from mfu_torch.records import FlopCount
 
 _get_function_mode = torch._C._get_function_stack_at
@@ -108,7 +109,7 @@ def _attempt(
     except Exception as error:
         # Model code of every kind runs here, and any of its errors means the same: no shadow.
         kind = type(error).__name__
-        return None, f"the model does not run on fake tensors ({kind}: {_first_line(error)})"
+        return None, f"the model does not run on fake tensors ({kind}: {first_line(error, 120)})"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -174,7 +175,7 @@ def _count_copy(
     except Exception as error:
         # Attributes of every kind are copied here, a lock or an open file among them.
         raise ShadowError(
-            f"the model cannot be copied ({type(error).__name__}: {_first_line(error)})"
+            f"the model cannot be copied ({type(error).__name__}: {first_line(error, 120)})"
         ) from None
     # What a checkpoint or a hook around the model does with the tensors that autograd saves must
     # not happen to the shadow's.
@@ -235,7 +236,3 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(item)
     elif hasattr(value, "__dataclass_fields__"):
         yield from _tensors_in([getattr(value, name) for name in value.__dataclass_fields__])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:120]

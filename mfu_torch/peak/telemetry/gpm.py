@@ -6,12 +6,15 @@ kept and used in turn, and given back at the end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-from mfu_torch.peak.drivers import Raw
+from mfu_torch.peak.drivers import Raw, said
 from mfu_torch.peak.nvml import Nvml
 from mfu_torch.peak.telemetry.source import Found
+
+logger = logging.getLogger(__name__)
 
 METRICS: dict[str, tuple[str, float]] = {
     # Field: pynvml's name without NVML_GPM_METRIC_, factor. Percent, and MiB/s.
@@ -56,8 +59,8 @@ class Gpm:
             try:
                 self._api.nvmlGpmSampleFree(self._samples.pop())
             # Nothing can be done about it, and the others are freed all the same.
-            except Exception:
-                continue
+            except Exception as error:
+                logger.info("A GPM sample could not be freed: %s.", said(error))
         self._has_newest = False
 
     def _refusal(self) -> str:
