@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from mfu_torch.clock.ledger import OpenStep, PauseTime
 from mfu_torch.peak.benchmark import forget_measured
 from mfu_torch.peak.resolve import Given, resolve_peak
 from mfu_torch.peak.telemetry import DeviceSampler
-from mfu_torch.records import CountEntry, End, Pause, PeakEntry, Run, Step, Window
+from mfu_torch.records import CountEntry, Earlier, End, Pause, PeakEntry, Run, Step, Window
+from mfu_torch.resume import save
 from mfu_torch.run.recorder import Recorder
 from mfu_torch.session import Place
 
@@ -23,12 +25,14 @@ class Bookkeeper:
         recorder: Takes the records.
         run_path: The run file, if there is one.
         log_every: Steps per window.
+        first: Index of the first step.
         given_peak: As given to the meter.
         own_time: A context in which time goes to a pause of that name, not to the step.
         sampler: Started here, stopped on closing; what it saw is recorded with each window.
 
     Attributes:
         due: Index of the step at whose start the next window can be complete.
+        steps_made: How often steps had each combination of count ids, whether timed yet or not.
     """
 
     def __init__(
@@ -38,13 +42,14 @@ class Bookkeeper:
         run_path: Path | None,
         *,
         log_every: int,
+        first: int,
         given_peak: Given | None,
         own_time: Callable[[str], AbstractContextManager[None]],
         sampler: DeviceSampler | None = None,
     ) -> None:
         self.recorder = recorder
         self.run_path = run_path
-        self.due = log_every
+        self.due = first + log_every
         self._place = place
         self._log_every = log_every
         self._given_peak = given_peak
@@ -52,6 +57,8 @@ class Bookkeeper:
         self._peaks: dict[str, PeakEntry] = {}
         self._resolved: list[OpenStep] = []
         self._recorded = 0  # steps that are in windows
+        self._counts: dict[int, CountEntry] = {}
+        self.steps_made: dict[tuple[int, ...], int] = {}
         self._sampler = sampler
         if sampler is not None:
             sampler.start()
@@ -64,7 +71,12 @@ class Bookkeeper:
                     peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
                 self._peaks[dtype] = peak
                 self.recorder.put(peak)
+        self._counts[entry.id] = entry
         self.recorder.put(entry)
+
+    def state(self, started: str, steps: int, earlier: Earlier | None) -> dict[str, Any]:
+        """What a later attempt has to know; see :func:`mfu_torch.resume.save`."""
+        return save(started, steps, self.steps_made, self._counts, self._peaks, earlier)
 
     def _is_measured(self, dtype: str) -> bool:
         given = self._given_peak
@@ -88,6 +100,12 @@ class Bookkeeper:
                 self._put_window()
                 completed = True
         return completed
+
+    def finish(self, parts: list[OpenStep | PauseTime]) -> None:
+        """The last parts of the run: what comes after its last step is in no window."""
+        self.take(parts[:-1])
+        self._put_window()
+        self.take(parts[-1:])
 
     def close(self, wall_s: float, reason: str) -> None:
         """Record what is left and that the run is over."""

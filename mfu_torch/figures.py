@@ -6,23 +6,14 @@ The same functions serve a window of ten steps and a whole run, so the three can
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import field
 
-from mfu_torch.records import (
-    Attention,
-    Counts,
-    FlopCount,
-    PeakEntry,
-    Peaks,
-    Record,
-    Run,
-    Step,
-)
-from mfu_torch.utilization import ideal_time_s, rate_per_s, utilization
+from mfu_torch.ideal import by_count, counts_of, end_to_end, ideal_model_s, ideal_s_of, sum_ideal
+from mfu_torch.records import Attention, Counts, PeakEntry, Peaks, Record, Run, Step
+from mfu_torch.utilization import rate_per_s, utilization
 
 ABOVE_PEAK = (
     "above 100 % of the peak; likely causes: the peak of another dtype, a sparse peak, a clock "
@@ -33,15 +24,6 @@ ABOVE_PEAK = (
 
 NOT_GIVEN = "Meter.step was not given"
 """Begins the reason for an absent throughput."""
-
-
-class IdealTimes(Record, frozen=True, kw_only=True):
-    """Seconds at peak that a count needs, by FLOP kind and attention convention."""
-
-    model: float
-    model_causal: float
-    hardware: float
-    hardware_causal: float
 
 
 class Figures(Record, frozen=True, kw_only=True):
@@ -61,6 +43,7 @@ class Figures(Record, frozen=True, kw_only=True):
         step_s, step_s_p95: Mean and 95th percentile (nearest rank) of the step time.
         data_wait_share: Host time waiting for data over step time.
         phases: Share of the step time by name, from ``Meter.phase``.
+        goodput: Of a window: shares of the run's wall time so far (:mod:`mfu_torch.wall`).
         absent: Name of a figure -> why it is not known.
     """
 
@@ -81,44 +64,8 @@ class Figures(Record, frozen=True, kw_only=True):
     data_wait_share: float | None = None
     memory_bytes: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    goodput: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
-
-
-def ideal_times(count: FlopCount, peaks: Peaks) -> IdealTimes | str:
-    """The four ideal times of a count, or the reason why they are not known."""
-    rates: dict[str, float] = {}
-    for dtype in count.by_dtype:
-        entry = peaks.get(dtype)
-        if entry is None or entry.peak is None:
-            return (
-                entry.unknown
-                if entry
-                else f"no {dtype} peak was looked up; Meter(peak=...) gives one"
-            )
-        rates[dtype] = entry.peak.flops_per_s
-    return IdealTimes(
-        model=ideal_time_s(count.flops_by_dtype("model"), rates),
-        model_causal=ideal_time_s(count.flops_by_dtype("model", "causal"), rates),
-        hardware=ideal_time_s(count.flops_by_dtype("hardware"), rates),
-        hardware_causal=ideal_time_s(count.flops_by_dtype("hardware", "causal"), rates),
-    )
-
-
-def ideal_model_s(
-    steps: Mapping[int, int], counts: Counts, peaks: Peaks, attention: Attention
-) -> float | str:
-    """Summed ideal time of the model FLOPs of steps, or the reason why it is not known.
-
-    Args:
-        steps: How often they had each count, by count id.
-        counts: By count id.
-        peaks: By dtype.
-        attention: The convention.
-    """
-    total = _sum_ideal(steps, counts, peaks)
-    if isinstance(total, str):
-        return total
-    return total.model if attention == "full" else total.model_causal
 
 
 def figures(
@@ -129,6 +76,7 @@ def figures(
     *,
     end_to_end: float | str = "not asked for",
     memory_bytes: int | None = None,
+    goodput: Mapping[str, float] | None = None,
 ) -> Figures:
     """Figures over the steady ones among ``steps``.
 
@@ -139,6 +87,7 @@ def figures(
         attention: The convention of MFU and HFU.
         end_to_end: The run's end-to-end MFU so far, or the reason why it is not known.
         memory_bytes: Peak memory allocated so far.
+        goodput: Shares of the run's wall time so far.
     """
     steady = [step for step in steps if not step.excluded]
     time_s = math.fsum(step.duration_s for step in steady)
@@ -165,6 +114,7 @@ def figures(
         steps=len(steady),
         time_s=time_s,
         memory_bytes=memory_bytes,
+        goodput=dict(goodput or {}),
         absent=absent,
         **known,
     )
@@ -185,25 +135,12 @@ def run_figures(run: Run) -> Figures:
 def end_to_end_mfu(run: Run) -> float | str:
     """Ideal time of the model FLOPs of all steps over the wall time, or why it is not known.
 
-    Excluded steps count in both: a compiling step does useful work and costs wall time.
+    Excluded steps count in both: a compiling step does useful work and costs wall time. Earlier
+    attempts that the run resumes count in both, too.
     """
     if not run.windows:
         return "no step is recorded"
-    return end_to_end(ideal_s_of(run, list(run.steps)), run.wall_s)
-
-
-def ideal_s_of(run: Run, steps: Sequence[Step]) -> float | str:
-    """Ideal time of the model FLOPs of some steps of a run, or why it is not known."""
-    return ideal_model_s(by_count(steps), run.counts, run.peaks, run.header.attention)
-
-
-def end_to_end(ideal_s: float | str, wall_s: float) -> float | str:
-    """End-to-end MFU from the ideal time of all model FLOPs and the wall time, or why not."""
-    if isinstance(ideal_s, str):
-        return ideal_s
-    if not wall_s > 0:
-        return "no wall time is recorded yet"
-    return utilization(ideal_s, wall_s)
+    return end_to_end(ideal_s_of(run, list(run.steps)), run.wall_s, run.header)
 
 
 _UTILIZATIONS = ("mfu", "hfu", "mfu_full", "mfu_causal")
@@ -226,13 +163,12 @@ def _put_utilization(
     peaks: Peaks,
     attention: Attention,
 ) -> None:
-    ideal = _sum_ideal(by_count(steady), counts, peaks)
+    ideal = sum_ideal(by_count(steady), counts, peaks)
     if isinstance(ideal, str):
         absent |= dict.fromkeys(_UTILIZATIONS, ideal)
     else:
-        causal = attention == "causal"
-        known["mfu"] = utilization(ideal.model_causal if causal else ideal.model, time_s)
-        known["hfu"] = utilization(ideal.hardware_causal if causal else ideal.hardware, time_s)
+        known["mfu"] = utilization(ideal.of("model", attention), time_s)
+        known["hfu"] = utilization(ideal.of("hardware", attention), time_s)
         known["mfu_full"] = utilization(ideal.model, time_s)
         known["mfu_causal"] = utilization(ideal.model_causal, time_s)
     of_measured = _ideal_of_measured(steady, counts, peaks, attention)
@@ -263,42 +199,8 @@ def _put(known: dict[str, Any], absent: dict[str, str], name: str, value: float 
         known[name] = value
 
 
-def by_count(steps: Sequence[Step]) -> Counter[int]:
-    """How often the steps had each count, by count id."""
-    return Counter(count_id for step in steps for count_id in step.count_ids)
-
-
-def _counts_of(steps: Mapping[int, int], counts: Counts) -> list[tuple[FlopCount, int]] | str:
-    """Each distinct count with how often the steps had it, or why one is not known."""
-    pairs = []
-    for count_id, times in steps.items():
-        entry = counts.get(count_id)
-        if entry is None or entry.count is None:
-            return (
-                entry.unknown
-                if entry
-                else "the FLOPs of a step were never counted; Meter(flops=...) gives them"
-            )
-        pairs.append((entry.count, times))
-    return pairs
-
-
-def _sum_ideal(steps: Mapping[int, int], counts: Counts, peaks: Peaks) -> IdealTimes | str:
-    pairs = _counts_of(steps, counts)
-    if isinstance(pairs, str):
-        return pairs
-    total = dict.fromkeys(IdealTimes.__struct_fields__, 0.0)
-    for count, times in pairs:
-        ideal = ideal_times(count, peaks)
-        if isinstance(ideal, str):
-            return ideal
-        for name in total:
-            total[name] += times * getattr(ideal, name)
-    return IdealTimes(**total)
-
-
 def _sum_model_flops(steps: Mapping[int, int], counts: Counts, attention: Attention) -> int | str:
-    pairs = _counts_of(steps, counts)
+    pairs = counts_of(steps, counts)
     if isinstance(pairs, str):
         return pairs
     return sum(

@@ -19,7 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from mfu_torch.figures import Figures, by_count, figures, run_figures
+from mfu_torch.figures import Figures, figures, run_figures
+from mfu_torch.ideal import by_count
 from mfu_torch.records import Peak, PeakEntry, Record, Run, Telemetry
 from mfu_torch.utilization import ideal_time_s, rate_at_clock
 

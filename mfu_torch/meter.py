@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
-import numbers
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,14 +29,14 @@ from torch import nn
 from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
-from mfu_torch.contexts import DataWait, StepContext
+from mfu_torch.contexts import DataWait, StepContext, watch_loader
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
-from mfu_torch.flops.shapes.signature import shapes_of
 from mfu_torch.messages import first_line
 from mfu_torch.peak.resolve import Given, check_given
 from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
+from mfu_torch.resume import check_state, earlier_of, now
 from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
     check_arguments,
@@ -50,18 +48,9 @@ from mfu_torch.session import (
     place_of,
     timeline_of,
 )
-
-logger = logging.getLogger(__name__)
+from mfu_torch.stepping import NEVER_ENTERED, Stepping
 
 T = TypeVar("T")
-
-BATCHES_LIMIT = 4096
-"""Batches of one step that are told apart: a loader can be iterated over without any step."""
-
-NEVER_ENTERED = (
-    "step() was called and no step was entered, so none was measured; write `with meter.step():` "
-    "around each one"
-)
 
 
 class Meter:
@@ -90,6 +79,9 @@ class Meter:
         group: Process group that this process is a rank of; by default the world.
         telemetry: Sample what the device says of itself once a second, on a thread: GPU-Util,
             tensor activity, clocks, power, throttling.
+        resume: What :meth:`state_dict` returned in an earlier attempt at this run: steps are
+            numbered on, and the end-to-end MFU is over all attempts, what was lost between them
+            included.
 
     Raises:
         TypeError, ValueError: If an argument cannot be understood; the message says which.
@@ -110,6 +102,7 @@ class Meter:
         sync: bool = False,
         group: Any = None,
         telemetry: bool = True,
+        resume: Mapping[str, Any] | None = None,
     ) -> None:
         self._models = models_of(model)
         check_arguments(attention, log_every, log_dir)
@@ -124,17 +117,15 @@ class Meter:
         self._flops = given_count(flops)
         self._sinks = sinks
         self._device = device
-        self._clock_arg = clock
+        self._clock = clock
         self._sync = sync
         self._group = group
         self._telemetry = telemetry
-        self._context = StepContext(self._begin, self._end)
-        self._started = self._running = self._closed = self._down = False
-        self._asked = False  # step() was called
-        self._waits_known = False  # the loop waits for its data through Meter.data
-        self._tokens: int | None = None
-        self._samples: int | None = None
-        self._batches: list[Hashable] = []  # shapes that came from Meter.data for this step
+        self._state = check_state(resume)
+        self._started = self._closed = False
+        self._stepping = Stepping(self._start_once)
+        self._context = StepContext(self._stepping.begin, self._stepping.end, self._stepping.add)
+        self._unwatch: list[Callable[[], None]] = []  # loaders that are watched
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -163,46 +154,61 @@ class Meter:
         if self._flops is None:
             import_what_counting_needs()
         place = place_of(self._models, self._device, self._group)
-        self._clock = self._clock_arg or clock_for(place.device, sync=self._sync)
-        self._time = timeline_of(self._clock, place.device, self._stand_down)
-        recorder, run_path = open_recorder(
+        clock = self._clock or clock_for(place.device, sync=self._sync)
+        stepping, first = self._stepping, self._state.steps if self._state else 0
+        self._time = timeline_of(clock, place.device, stepping.stand_down, first)
+        self._earlier = earlier_of(self._state)
+        self._started_at = now().isoformat(timespec="milliseconds")
+        self._recorder, run_path = open_recorder(
             place,
+            self._models,
             log_dir=self._log_dir,
             log_every=self._log_every,
             attention=self._attention,
-            clock=self._clock.description,
+            clock=clock.description,
             sinks=self._sinks,
+            earlier=self._earlier,
         )
-        self._recorder = recorder
         self._books = Bookkeeper(
             place,
-            recorder,
+            self._recorder,
             run_path,
             log_every=self._log_every,
+            first=first,
             given_peak=self._given_peak,
             own_time=self._time.own_time,
             sampler=DeviceSampler(place.described) if self._telemetry else None,
         )
-        self._live = LiveCounter(self._models, self._books.count, self._stand_down, self._flops)
-        self._started = self._running = True
+        self._live = LiveCounter(
+            self._models, self._books.count, stepping.stand_down, self._flops, first
+        )
+        stepping.run_begins(clock, self._time, self._live, self._books)
+        self._started = True
         atexit.register(self.close, "the end of the program")
         try:
             self._live.attach()
         except Exception as error:  # a model can be an object of any kind
-            self._stand_down(error)
+            stepping.stand_down(error)
+
+    def _start_once(self) -> None:
+        """Begin the run, unless it has begun already and is not over."""
+        if not self._stepping.running:
+            self.start()
 
     def close(self, reason: str = "completed") -> None:
         """End the run: wait for the device once, write what is left. Safe to call twice."""
         if not self._started or self._closed:
             return
         self._closed = True
-        self._running = False
+        self._stepping.running = False
         atexit.unregister(self.close)
         self._live.detach()
-        if self._asked and self._time.last is None and not self._down:
+        for undo in self._unwatch:
+            undo()
+        if self._stepping.never_entered():
             self._recorder.warn(NEVER_ENTERED)
         try:
-            self._books.take(self._time.close())
+            self._books.finish(self._time.close())
         except Exception as error:  # the device may be in a failed state; the file must be whole
             self._recorder.warn("the last steps could not be timed: %s", first_line(error))
         self._books.close(self._time.wall_s, reason)
@@ -216,7 +222,7 @@ class Meter:
         """
         if not self._started:
             raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
-        if self._running and not self._down:
+        if self._stepping.running and not self._stepping.down:
             self._books.take(self._time.poll())
         return self._books.run()
 
@@ -232,6 +238,19 @@ class Meter:
         run_path = self._books.run_path if self._started else None
         return run_path.parent if run_path is not None else None
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a later attempt at this run has to know, to be saved with a checkpoint.
+
+        Plain numbers and texts, for ``Meter(resume=...)``. Nothing is waited for.
+
+        Raises:
+            RuntimeError: If the run has not begun.
+        """
+        if not self._started:
+            raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
+        completed = self._time.steps - (self._time.open is not None)
+        return self._books.state(self._started_at, completed, self._earlier)
+
     # --- steps ----------------------------------------------------------------------------------
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> StepContext:
@@ -241,59 +260,27 @@ class Meter:
             tokens: Tokens trained on in this step on this device, for tokens/s.
             samples: Samples, likewise.
         """
-        self._tokens = tokens
-        self._samples = samples
-        self._asked = True
+        stepping = self._stepping
+        stepping.tokens = tokens
+        stepping.samples = samples
+        stepping.asked = True
         return self._context
 
-    def _begin(self) -> None:
-        if self._down:
-            return
-        if not self._running or self._time.open is not None or self._time.pause:
-            self._check_begin()
-        try:
-            tokens, samples = self._tokens, self._samples
-            if not (type(tokens) is int or tokens is None):
-                tokens = self._as_int("tokens", tokens)
-            if not (type(samples) is int or samples is None):
-                samples = self._as_int("samples", samples)
-            step = self._time.begin(tokens, samples, 0.0 if self._waits_known else None)
-            if step.index >= self._books.due and self._books.take(self._time.poll()):
-                self._live.revalidate()
-            self._live.begin_step(step.index, (tokens, samples, tuple(self._batches)))
-        except Exception as error:
-            self._stand_down(error)
-        except BaseException:  # Ctrl-C in here: the step was not entered, so it is never left
-            self._end(failed=True)
-            raise
+    def micro_batch(self, batch: object) -> None:
+        """Say that work on these inputs begins, where no call of one module stands for it.
 
-    def _check_begin(self) -> None:
-        """Start the run at its first step.
+        For loops that call parts of a model one by one. From the first call on, the model's own
+        forward calls are not looked at: each distinct shape of ``batch`` is counted once, with all
+        that runs until the next call or the end of the step, its backward included. Not for loops
+        that call something compiled: give ``Meter`` the compiled modules instead.
+
+        Args:
+            batch: Tensors, or what holds them; only shapes are looked at.
 
         Raises:
-            RuntimeError: Where no step can begin.
+            RuntimeError: Outside of a step.
         """
-        if self._running and self._time.open is not None:
-            raise RuntimeError(
-                "step() inside step(): steps cannot nest; use meter.phase(name) for parts of a step"
-            )
-        if self._running and self._time.pause:
-            raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
-        self.start()
-
-    def _end(self, failed: bool) -> None:
-        step = self._time.open
-        if step is None or self._down:
-            return
-        try:
-            step.failed = failed
-            self._time.end(step)
-            hint = (step.tokens, step.samples, tuple(self._batches))
-            self._batches.clear()
-            step.count_ids, step.micro_batches, excluded = self._live.end_step(hint, failed=failed)
-            step.excluded = excluded if step.index else excluded or "first step"
-        except Exception as error:
-            self._stand_down(error)
+        self._stepping.micro_batch(batch)
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A context manager around a part of a step; its share of the step time is reported.
@@ -306,14 +293,11 @@ class Meter:
         """
         if not name or name == TAIL:
             raise ValueError(f"phase name is {name!r}; expected a name other than {TAIL!r}")
-        if self._down:
+        if self._stepping.open_step(f"phase({name!r})") is None:
             return contextlib.nullcontext()
-        if not self._running or self._time.open is None:
-            raise RuntimeError(f"phase({name!r}) outside of a step; phases are parts of a step")
         return self._time.phase(name)
 
-    @contextlib.contextmanager
-    def pause(self, name: str) -> Iterator[None]:
+    def pause(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Time that belongs to no step: ``"eval"``, ``"checkpoint"``, any name.
 
         It is left out of the steady-state MFU, counts in the end-to-end MFU, and is reported by
@@ -324,63 +308,32 @@ class Meter:
         """
         if not isinstance(name, str) or not name:
             raise ValueError(f"pause name is {name!r}; expected a name, e.g. 'eval'")
+        return self._pause(name)
+
+    @contextlib.contextmanager
+    def _pause(self, name: str) -> Iterator[None]:
         if not self._started:
             self.start()
-        if self._down or self._closed:
+        with self._stepping.pausing(name):
             yield
-            return
-        inside_another = bool(self._time.pause)
-        if not inside_another:
-            self._live.pause()
-        try:
-            with self._time.pausing(name), self._books.sampling_paused(inside_another):
-                yield
-        finally:
-            if not inside_another:
-                self._live.resume(in_step=self._time.open is not None)
 
     def data(self, loader: Iterable[T]) -> DataWait[T]:
         """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
-        return DataWait(loader, self._host_clock, self._waited)
+        return DataWait(loader, self._host_clock, self._stepping.waited)
+
+    def watch_loader(self, loader: object) -> bool:
+        """Measure the wait for a ``DataLoader`` that somebody else iterates over, a trainer say.
+
+        Returns:
+            Whether it can be: only a loader that is torch's ``DataLoader``, or is made of one.
+        """
+        undo = watch_loader(loader, self._host_clock, self._stepping.waits)
+        if undo is None:
+            return False
+        self._unwatch.append(undo)
+        return True
 
     def _host_clock(self) -> Callable[[], float]:
         if not self._started:
             self.start()
-        return self._clock.host_s
-
-    def _waited(self, wait_s: float, batch: object) -> None:
-        if self._time.pause or self._down or self._closed:
-            return
-        last = self._time.last
-        if last is not None:
-            last.data_wait_s = (last.data_wait_s or 0.0) + wait_s
-        self._waits_known = True
-        if len(self._batches) < BATCHES_LIMIT:
-            self._batches.append(shapes_of(batch))
-
-    def _as_int(self, name: str, value: Any) -> int | None:
-        if isinstance(value, numbers.Integral) or (
-            isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1
-        ):
-            return int(value)
-        self._recorder.warn_once(
-            f"{name}= got a {type(value).__name__}; expected an int (a tensor on the device would "
-            f"have to be waited for), so {name}/s is not reported"
-        )
-        return None
-
-    def _stand_down(self, error: Exception) -> None:
-        """An internal failure: stop measuring, say so once, and leave the training alone."""
-        if self._down:
-            return
-        self._down = True
-        self._time.stop()
-        self._live.detach()
-        logger.warning(
-            "mfu_torch stopped measuring after an internal error (%s: %s). Training goes on. "
-            "Please report it with this traceback.",
-            type(error).__name__,
-            first_line(error),
-            exc_info=error,
-        )
-        self._recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
+        return self._stepping.clock.host_s

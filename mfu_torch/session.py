@@ -24,6 +24,7 @@ from mfu_torch.records import (
     SCHEMA_VERSION,
     Attention,
     Device,
+    Earlier,
     FlopCount,
     FlopTerm,
     Header,
@@ -133,15 +134,15 @@ def place_of(
 
 
 def timeline_of(
-    clock: Clock, device: torch.device, on_error: Callable[[Exception], None]
+    clock: Clock, device: torch.device, on_error: Callable[[Exception], None], first: int
 ) -> Timeline:
-    """The run's time from now on.
+    """The run's time from now on; ``first`` is the index of its first step.
 
     Raises:
         ValueError: If nothing can be timed on the device: a CPU build of torch, no driver.
     """
     try:
-        return Timeline(clock, on_error)
+        return Timeline(clock, on_error, first)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device is {str(device)!r}, and torch can time nothing on it here "
@@ -209,12 +210,14 @@ def given_count(flops: FlopCount | Mapping[str, float] | None) -> FlopCount | No
 
 def open_recorder(
     place: Place,
+    models: Sequence[nn.Module],
     *,
     log_dir: str | os.PathLike[str] | None,
     log_every: int,
     attention: Attention,
     clock: str,
     sinks: Sequence[Sink] | None,
+    earlier: Earlier | None,
 ) -> tuple[Recorder, Path | None]:
     """The recorder with its run file and sinks, and the run file's path if there is one.
 
@@ -234,6 +237,10 @@ def open_recorder(
         clock=clock,
         rank=place.rank,
         world_size=place.world_size,
+        model=", ".join(dict.fromkeys(type(_unwrapped(model)).__name__ for model in models)),
+        parameters=_parameters(models, trainable=False),
+        trainable=_parameters(models, trainable=True),
+        earlier=earlier,
     )
     folder, problems = _folder(log_dir)
     run_file = _run_file(folder, place.rank, problems)
@@ -244,6 +251,23 @@ def open_recorder(
     for problem in problems:
         recorder.warn(problem)
     return recorder, run_file.path if run_file else None
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What torch.compile's and DistributedDataParallel's wrappers are around."""
+    for name in ("_orig_mod", "module"):
+        inner = model._modules.get(name)
+        if len(model._modules) == 1 and isinstance(inner, nn.Module):
+            return _unwrapped(inner)
+    return model
+
+
+def _parameters(models: Sequence[nn.Module], *, trainable: bool) -> int | None:
+    """Elements of the parameters, shared ones once; ``None`` where some have no shape yet."""
+    distinct = {id(p): p for model in models for p in model.parameters()}.values()
+    if not models or any(torch.nn.parameter.is_lazy(p) for p in distinct):
+        return None
+    return sum(p.numel() for p in distinct if p.requires_grad or not trainable)
 
 
 def _folder(log_dir: str | os.PathLike[str] | None) -> tuple[Path | None, list[str]]:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Literal
 
-from mfu_torch.figures import figures, ideal_s_of
-from mfu_torch.records import Record, Run, Step
+from mfu_torch.figures import figures
+from mfu_torch.ideal import (
+    earlier_ideal_s,
+    earlier_wall_s,
+    end_to_end,
+    ideal_s_of,
+    sum_ideal,
+)
+from mfu_torch.records import Counts, Header, Pause, Peaks, Record, Run, Step, Window
 from mfu_torch.utilization import utilization
 
-_Kind = Literal["steady", "excluded", "pause", "other"]
+_Kind = Literal["earlier", "steady", "excluded", "pause", "other"]
+
+_OF_STEPS = ("model", "recompute", "below peak")
 
 
 class WallShare(Record, frozen=True, kw_only=True):
     """One part of a run's wall time; the parts sum to the whole.
 
     Attributes:
-        kind: ``steady`` steps, ``excluded`` steps, a ``pause``, or what is left (``other``).
+        kind: ``earlier`` attempts at the run, ``steady`` steps, ``excluded`` steps, a ``pause``, or
+            what is left (``other``).
         name: Why the steps are excluded, or the name of the pause; else empty.
-        times: Number of steps or pauses.
+        times: Number of steps or pauses; of earlier attempts the steps that were kept.
         time_s: Negative only for ``other``, where the parts overlap.
         share: Of the wall time.
         mfu_gap: The part of (steady-state MFU - end-to-end MFU) that it is responsible for, as a
@@ -49,6 +60,13 @@ def wall_shares(run: Run) -> tuple[WallShare, ...]:
         pauses.setdefault(pause.name, []).append(pause.duration_s)
     mfu = figures(steps[""], run.counts, run.peaks, run.header.attention).mfu
     parts = []
+    earlier = run.header.earlier
+    if earlier is not None:
+        parts.append(
+            _wall_share(
+                run, mfu, "earlier", "", earlier.steps, earlier.wall_s, earlier_ideal_s(run.header)
+            )
+        )
     for reason, group in steps.items():
         kind: _Kind = "excluded" if reason else "steady"
         time_s = math.fsum(step.duration_s for step in group)
@@ -58,8 +76,13 @@ def wall_shares(run: Run) -> tuple[WallShare, ...]:
     for name, durations in pauses.items():
         time_s = math.fsum(durations)
         parts.append(_wall_share(run, mfu, "pause", name, len(durations), time_s, 0.0))
-    rest_s = run.wall_s - math.fsum(part.time_s for part in parts)
+    rest_s = whole_s(run) - math.fsum(part.time_s for part in parts)
     return (*parts, _wall_share(run, mfu, "other", "", 1, rest_s, 0.0))
+
+
+def whole_s(run: Run) -> float:
+    """Wall time of a run from the begin of its first attempt."""
+    return run.wall_s + earlier_wall_s(run.header)
 
 
 def _wall_share(
@@ -73,6 +96,81 @@ def _wall_share(
 ) -> WallShare:
     gap = None
     if mfu is not None and not isinstance(ideal_s, str):
-        gap = utilization(mfu * time_s - ideal_s, run.wall_s)
-    share = utilization(time_s, run.wall_s)
+        gap = utilization(mfu * time_s - ideal_s, whole_s(run))
+    share = utilization(time_s, whole_s(run))
     return WallShare(kind=kind, name=name, times=times, time_s=time_s, share=share, mfu_gap=gap)
+
+
+class WallSoFar:
+    """The wall time of a run while it goes on: sums are kept, not steps.
+
+    Args:
+        header: Of the run.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._wall_s = 0.0
+        self._steps_s: dict[str, float] = {"": 0.0}  # by why they are excluded
+        self._steps: dict[str, Counter[int]] = {"": Counter()}  # likewise, how often by count id
+        self._pauses_s: dict[str, float] = {}
+
+    def add(self, record: Window | Pause) -> None:
+        """Take in what happened next."""
+        if isinstance(record, Pause):
+            spent_s = self._pauses_s.get(record.name, 0.0) + record.duration_s
+            self._pauses_s[record.name] = spent_s
+            return
+        self._wall_s = record.wall_s
+        for step in record.steps:
+            spent_s = self._steps_s.get(step.excluded, 0.0) + step.duration_s
+            self._steps_s[step.excluded] = spent_s
+            self._steps.setdefault(step.excluded, Counter()).update(step.count_ids)
+
+    def end_to_end(self, counts: Counts, peaks: Peaks) -> float | str:
+        """End-to-end MFU at the end of the last window, or why it is not known."""
+        ideal = sum_ideal(sum(self._steps.values(), Counter()), counts, peaks)
+        ideal_s = ideal if isinstance(ideal, str) else ideal.of("model", self._header.attention)
+        return end_to_end(ideal_s, self._wall_s, self._header)
+
+    def shares(self, counts: Counts, peaks: Peaks) -> dict[str, float]:
+        """Where the wall time went up to the end of the last window: shares that sum to 1.
+
+        ``model`` is the end-to-end MFU; ``recompute`` what hardware FLOPs need beyond it at the
+        peak; ``below peak`` the rest of the steady steps. Then the rest of the excluded steps by
+        reason, pauses by name, earlier attempts, and ``other``. Where ideal times are not known,
+        ``steady steps`` stands for the first three.
+        """
+        whole_s = self._wall_s + earlier_wall_s(self._header)
+        if not whole_s > 0:
+            return {}
+        spent = self._split(counts, peaks) or {
+            "steady steps": self._steps_s[""],
+            **{why: time_s for why, time_s in self._steps_s.items() if why},
+            **({"earlier attempts": earlier_wall_s(self._header)} if self._header.earlier else {}),
+        }
+        for name, time_s in self._pauses_s.items():
+            free = name if name not in spent and name != "other" else f"pause {name}"
+            spent[free] = time_s
+        spent["other"] = whole_s - math.fsum(spent.values())
+        return {name: utilization(time_s, whole_s) for name, time_s in spent.items()}
+
+    def _split(self, counts: Counts, peaks: Peaks) -> dict[str, float] | None:
+        """Seconds at the peak and beyond, of steps and earlier attempts; ``None`` if unknown."""
+        attention = self._header.attention
+        before = earlier_ideal_s(self._header)
+        if isinstance(before, str):
+            return None
+        spent = dict.fromkeys(_OF_STEPS, 0.0)
+        spent["model"] = before
+        for why, time_s in self._steps_s.items():
+            ideal = sum_ideal(self._steps[why], counts, peaks)
+            if isinstance(ideal, str):
+                return None
+            model_s, hardware_s = ideal.of("model", attention), ideal.of("hardware", attention)
+            spent["model"] += model_s
+            spent["recompute"] += hardware_s - model_s
+            spent[why or "below peak"] = time_s - hardware_s
+        if self._header.earlier is not None:
+            spent["earlier attempts"] = earlier_wall_s(self._header) - before
+        return spent

@@ -7,13 +7,8 @@ import math
 import pytest
 from samples import T, count, flop_count, peak, run, step, term
 
-from mfu_torch.figures import (
-    end_to_end_mfu,
-    figures,
-    ideal_model_s,
-    ideal_times,
-    run_figures,
-)
+from mfu_torch.figures import end_to_end_mfu, figures, run_figures
+from mfu_torch.ideal import ideal_model_s, ideal_times
 from mfu_torch.records import CountEntry, End, FlopCount, Peak, PeakEntry
 from mfu_torch.wall import WallShare, wall_shares
 

@@ -13,8 +13,8 @@ import mfu_torch
 PACKAGE = Path(mfu_torch.__file__).parent
 
 BASE = {"units", "utilization", "messages"}
-DATA = {*BASE, "records", "figures"}
-TERMS = {*DATA, "ladder", "wall", "flops", "peak", "clock", "run"}
+DATA = {*BASE, "records", "ideal", "figures"}
+TERMS = {*DATA, "tags", "ladder", "wall", "flops", "peak", "clock", "run"}
 
 # Part -> the parts that it may import, itself apart. Imports point downwards only; the three
 # terms of the formula and the run file never see each other.
@@ -23,23 +23,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "messages": set(),
     "utilization": set(),
     "records": BASE,
-    "figures": {*BASE, "records"},
-    "ladder": {*BASE, "records", "figures"},
-    "wall": {*BASE, "records", "figures"},
+    "ideal": {*BASE, "records"},
+    "resume": {*BASE, "records", "ideal"},
+    "figures": {*BASE, "records", "ideal"},
+    "tags": DATA,
+    "ladder": DATA,
+    "wall": DATA,
     "flops": DATA,
     "peak": DATA,
     "clock": DATA,
-    "run": DATA,
+    "run": {*DATA, "wall"},
     "insight": TERMS,
     # A sink like those in run, in the one file that may import TensorBoard.
-    "integrations.tensorboard": DATA,
+    "integrations.tensorboard": {*DATA, "tags"},
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
     "session": {*TERMS, "integrations.tensorboard", "__init__"},
-    "bookkeeping": {*TERMS, "session"},
+    "bookkeeping": {*TERMS, "session", "resume"},
     "contexts": set(),
+    "stepping": {*TERMS, "bookkeeping"},
     # Meter.summary() is the report
-    "meter": {*TERMS, "session", "bookkeeping", "contexts", "insight"},
-    "integrations": {*TERMS, "insight", "meter", "integrations.tensorboard"},
+    "meter": {*TERMS, "session", "bookkeeping", "contexts", "stepping", "resume", "insight"},
+    "integrations": {*TERMS, "insight", "meter", "contexts", "integrations.tensorboard"},
     "cli": {*TERMS, "insight", "meter", "integrations", "__init__"},
     "__main__": {"cli"},
     # Only the lazy public names.
@@ -49,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third party -> the parts that may import it; others are free.
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
-        *("flops", "peak", "clock", "session", "meter"),
+        *("flops", "peak", "clock", "session", "stepping", "meter"),
         *("integrations", "integrations.tensorboard"),
     },
     "pynvml": {"peak"},
@@ -60,7 +64,12 @@ ONLY_IN: dict[str, set[str]] = {
     "lightning": {"integrations"},
     "pytorch_lightning": {"integrations"},
     "transformers": {"integrations"},
-    "rich": set(),
+    "rich": {"run"},
+    "matplotlib": {"integrations.tensorboard"},
+    "prometheus_client": {"integrations"},
+    "wandb": {"integrations"},
+    "mlflow": {"integrations"},
+    "trackio": {"integrations"},
 }
 
 

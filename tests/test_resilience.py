@@ -206,7 +206,7 @@ def test_a_meter_measures_one_run(tmp_path: Path) -> None:
 
 def test_a_phase_outside_of_a_step_is_refused(tmp_path: Path) -> None:
     _, meter = a_meter(tmp_path)
-    with meter, pytest.raises(RuntimeError, match="phases are parts of a step"):  # noqa: SIM117
+    with meter, pytest.raises(RuntimeError, match="inside `with meter.step"):  # noqa: SIM117
         with meter.phase("forward"):
             pass
 
@@ -256,16 +256,16 @@ def test_loader_workers_and_an_early_break_are_no_trouble(tmp_path: Path) -> Non
 def test_a_loader_that_is_iterated_over_without_steps_keeps_no_batch_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mfu_torch.meter.BATCHES_LIMIT", 3)
+    monkeypatch.setattr("mfu_torch.stepping.BATCHES_LIMIT", 3)
     model, meter = a_meter(tmp_path)
     with meter:
         assert len(list(meter.data([X] * 10))) == 10
-        assert len(meter._batches) == 3
+        assert len(meter._stepping._batches) == 3
         train(model, meter, 1)
-        assert meter._batches == []  # a step takes them
-        meter._stand_down(RuntimeError("a test"))
+        assert meter._stepping._batches == []  # a step takes them
+        meter._stepping.stand_down(RuntimeError("a test"))
         assert len(list(meter.data([X] * 10))) == 10
-        assert meter._batches == []
+        assert meter._stepping._batches == []
 
 
 def script(tmp_path: Path, body: str) -> list[str]:

@@ -15,24 +15,25 @@ class Timeline:
     Args:
         clock: The run's clock; the run begins now.
         on_error: Called with an error of the clock, which must not reach the training loop.
+        first: Index of the first step.
 
     Attributes:
         open: The step that the loop is in.
         last: The step that time goes to while there is no pause: the open one, or the last.
         pause: Name of the pause that the loop is in; empty outside.
-        steps: Steps begun so far.
+        steps: Index of the next step.
     """
 
-    def __init__(self, clock: Clock, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, clock: Clock, on_error: Callable[[Exception], None], first: int = 0) -> None:
         self.open: OpenStep | None = None
         self.last: OpenStep | None = None
         self.pause = ""
-        self.steps = 0
+        self.steps = first
         self._label = ""
         self._on_error = on_error
         self._stopped = False
         self._ledger = Ledger(clock)
-        self._ledger.begin(PauseTime("init", 0))
+        self._ledger.begin(PauseTime("init", first))
 
     @property
     def wall_s(self) -> float:
@@ -115,7 +116,7 @@ class Timeline:
         elif self.last is not None:
             self._goes_to(self.last, TAIL)
         else:
-            self._goes_to(PauseTime("init", 0))
+            self._goes_to(PauseTime("init", self.steps))
 
     def _goes_to(self, owner: OpenStep | PauseTime, label: str = "") -> None:
         if self._stopped:

@@ -14,7 +14,7 @@ from mfu_torch.insight.device_block import device_block
 from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
 from mfu_torch.units import bytes_, margin, percent, rounded_parts, scaled, seconds
-from mfu_torch.wall import WallShare, wall_shares
+from mfu_torch.wall import WallShare, wall_shares, whole_s
 
 _PHASES: tuple[tuple[Phase, str], ...] = (
     ("forward", "forward"),
@@ -65,6 +65,12 @@ def _title(run: Run) -> Iterator[str]:
         f"{run.header.device.name} | {plural(steps, 'step')} | {seconds(run.wall_s)} | "
         f"{status(run)}"
     )
+    earlier = run.header.earlier
+    if earlier is not None:
+        yield from wrap(
+            f"resumed after step {earlier.steps}; end-to-end MFU is over all attempts since "
+            f"{earlier.started}"
+        )
     if run.header.world_size > 1:
         yield (
             f"rank {run.header.rank} of {run.header.world_size}: "
@@ -115,18 +121,19 @@ def _wall_table(run: Run, now: Figures) -> Iterator[str]:
     parts = wall_shares(run)
     if not parts:
         return
-    times = rounded_parts([part.time_s for part in parts], _decimals(run.wall_s))
+    wall_s = whole_s(run)
+    times = rounded_parts([part.time_s for part in parts], _decimals(wall_s))
     shares = rounded_parts([100 * part.share for part in parts], 1)
     gaps, gap = ["-"] * len(parts), "-"
     if now.mfu is not None and now.end_to_end is not None:
         gaps = rounded_parts([100 * (part.mfu_gap or 0.0) for part in parts], 1)
         gap = f"{100 * (now.mfu - now.end_to_end):.1f}"
-    total = f"{run.wall_s:.{_decimals(run.wall_s)}f}"
+    total = f"{wall_s:.{_decimals(wall_s)}f}"
     yield _row("Where the wall time went", "seconds", "share %", "MFU gap, points")
     for part, time, share, part_gap in zip(parts, times, shares, gaps, strict=True):
         yield _row(f"  {_part_name(part)}", time, share, part_gap)
     yield _row("  total", total, "100.0", gap)
-    if parts[-1].time_s < -0.005 * run.wall_s:
+    if parts[-1].time_s < -0.005 * wall_s:
         yield from wrap("  other is negative: the recorded parts are longer than the wall time")
 
 
@@ -139,6 +146,8 @@ def _row(name: str, time: str, share: str, gap: str) -> str:
 def _part_name(part: WallShare) -> str:
     if part.kind == "steady":
         return f"steady steps ({part.times})"
+    if part.kind == "earlier":
+        return f"earlier attempts ({plural(part.times, 'step')} kept)"
     if part.kind == "other":
         return "other"
     return f"{part.kind}: {part.name} ({part.times})"

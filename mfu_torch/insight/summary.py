@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mfu_torch.figures import by_count, run_figures
+from mfu_torch.figures import run_figures
+from mfu_torch.ideal import by_count
 from mfu_torch.insight.report import status
 from mfu_torch.ladder import Beside, against_measured, at_clock_held, ladder, sampled
 from mfu_torch.records import CountEntry, Run

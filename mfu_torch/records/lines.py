@@ -12,6 +12,24 @@ SCHEMA_VERSION = 1
 """Version of the run file. A reader refuses a file with a newer one."""
 
 
+class Earlier(Record, frozen=True, kw_only=True):
+    """What earlier attempts at a run had done when its state was saved, and when they began.
+
+    Attributes:
+        started: UTC time at which the first of them began, ISO 8601.
+        wall_s: From then until this attempt began: work that was lost and standing still included.
+        steps: Steps completed when the state was saved.
+        ideal_s: Ideal time of the model FLOPs of these, by attention convention; empty if unknown.
+        unknown: Then, why.
+    """
+
+    started: str
+    wall_s: float
+    steps: int
+    ideal_s: dict[Attention, float] = msgspec.field(default_factory=dict)
+    unknown: str = ""
+
+
 class Header(Record, frozen=True, kw_only=True, tag="header"):
     """First line of a run file.
 
@@ -22,6 +40,10 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
         attention: The attention convention that MFU and HFU use.
         clock: How time was taken, as a phrase.
         rank, world_size: Of the process that wrote this file. Its figures are of its own device.
+        model: Class of the model, or classes; empty without one.
+        parameters: Elements of its parameters, shared ones once; ``None`` if they cannot be told.
+        trainable: Of these, with gradients.
+        earlier: The attempts that this run resumes; ``None`` for a run of its own.
     """
 
     schema: int
@@ -33,6 +55,10 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     clock: str
     rank: int = 0
     world_size: int = 1
+    model: str = ""
+    parameters: int | None = None
+    trainable: int | None = None
+    earlier: Earlier | None = None
 
 
 class PeakEntry(Record, frozen=True, kw_only=True, tag="peak"):
@@ -61,7 +87,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One optimizer update, from its start to the start of the next, pauses taken out.
 
     Attributes:
-        index: 0 for the first step of the run.
+        index: 0 for the first step of the run; after a restart it goes on from the saved state.
         duration_s: Seconds on the run's clock (the GPU's own timeline on CUDA).
         data_wait_s: Host seconds spent waiting for data within it; ``None`` where the loop does not
             iterate over ``Meter.data``.

@@ -12,22 +12,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from mfu_torch.figures import by_count, end_to_end, figures, ideal_model_s
-from mfu_torch.records import (
-    CountEntry,
-    End,
-    Entry,
-    Header,
-    PeakEntry,
-    Run,
-    Window,
-)
+from mfu_torch.figures import figures
+from mfu_torch.records import CountEntry, End, Entry, Header, Pause, PeakEntry, Run, Window
 from mfu_torch.run.runfile import read_run
 from mfu_torch.run.sinks import Sink
+from mfu_torch.wall import WallSoFar
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +48,7 @@ class Recorder:
         self._kept: list[Entry] | None = [] if keep else None
         self._counts: dict[int, CountEntry] = {}
         self._peaks: dict[str, PeakEntry] = {}
-        self._steps_by_count: Counter[int] = Counter()
+        self._wall = WallSoFar(header)
         self._dropped = 0
         self.notes: list[str] = []
         self.best_hfu = 0.0
@@ -130,6 +122,8 @@ class Recorder:
             self._counts[record.id] = record
         elif isinstance(record, PeakEntry):
             self._peaks[record.dtype] = record
+        elif isinstance(record, Pause):
+            self._wall.add(record)
         if self._kept is not None:
             if len(self._kept) < MEMORY_LIMIT or isinstance(record, End):
                 self._kept.append(record)
@@ -146,16 +140,15 @@ class Recorder:
             self.warn_once(f"no figures for a window: {type(error).__name__}: {error}")
 
     def _emit_figures(self, window: Window) -> None:
-        attention = self._header.attention
-        self._steps_by_count.update(by_count(window.steps))
-        ideal_s = ideal_model_s(self._steps_by_count, self._counts, self._peaks, attention)
+        self._wall.add(window)
         record = figures(
             window.steps,
             self._counts,
             self._peaks,
-            attention,
-            end_to_end=end_to_end(ideal_s, window.wall_s),
+            self._header.attention,
+            end_to_end=self._wall.end_to_end(self._counts, self._peaks),
             memory_bytes=window.memory_bytes,
+            goodput=self._wall.shares(self._counts, self._peaks),
         )
         self.best_hfu = max(self.best_hfu, record.hfu or 0.0)
         for sink in list(self._sinks):

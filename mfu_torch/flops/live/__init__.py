@@ -12,7 +12,6 @@ is announced as unknown; when a later step of its kind is counted, its count is 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -26,18 +25,16 @@ from mfu_torch.flops.live import reasons as why
 from mfu_torch.flops.live.counted_step import CountedStep
 from mfu_torch.flops.live.gaps import Gaps, forwards
 from mfu_torch.flops.live.known import KnownCounts
-from mfu_torch.flops.live.microbatches import Piece
 from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.live.schedule import check_steps, is_alert
+from mfu_torch.flops.live.shadowed import shadow_piece
 from mfu_torch.flops.live.structure import Structure
-from mfu_torch.flops.shadow import ShadowError, shadow_count
-from mfu_torch.flops.shapes.columns import CountedCall
-from mfu_torch.flops.shapes.signature import autocast_dtypes, signature
+from mfu_torch.flops.shapes.signature import autocast_dtypes, shapes_of, signature
 from mfu_torch.records import CountEntry, FlopCount
 
-logger = logging.getLogger(__name__)
-
 NEW = -1
+ANNOUNCED = -1
+"""In the place of the model's number, in the signature of inputs that were announced."""
 
 # Bound once: they are called on the step path.
 _mode_depth = torch._C._len_torch_dispatch_stack
@@ -56,6 +53,7 @@ class LiveCounter:
             the first.
         on_error: Called with an internal error in a forward call of the model.
         given: A count supplied by the user: nothing is counted.
+        first: Index of the first step: not 0 where an earlier attempt is resumed.
     """
 
     def __init__(
@@ -64,6 +62,7 @@ class LiveCounter:
         on_count: Callable[[CountEntry], None],
         on_error: Callable[[Exception], None],
         given: FlopCount | None = None,
+        first: int = 0,
     ) -> None:
         self._models = tuple(models)
         self._several = len(models) > 1
@@ -82,7 +81,8 @@ class LiveCounter:
         self._hints_early = True  # the loop takes its data before the step, not in it
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
-        self._checks = check_steps(calls_seen=bool(models))
+        self._announced = False  # micro-batches are announced, and calls of the models no matter
+        self._checks = check_steps(first, calls_seen=bool(models))
         self._check_at = next(self._checks)
         self._alert_since = 0  # step that brought the last kind that is waited for
         self._missing = 0  # steps in a row that did not call the model
@@ -211,9 +211,12 @@ class LiveCounter:
             self._outside.begin(self._watches)
             return
         if not self._why_eager and self._is_compiled():
-            if self._models and not self._known.hidden:
+            if self._models and not (self._known.hidden or self._announced):
                 return  # a shadow is made as soon as a forward call shows its inputs
-            self._why_eager = why.COMPILED_LATER if self._models else why.COMPILED_UNSEEN
+            if self._announced:
+                self._why_eager = why.COMPILED_INSIDE
+            else:
+                self._why_eager = why.COMPILED_LATER if self._models else why.COMPILED_UNSEEN
         self._start_counter(from_start=True)
 
     def _is_compiled(self) -> bool:
@@ -226,27 +229,44 @@ class LiveCounter:
         self._excluded = why.COUNTING
         eagerly = bool(self._why_eager)
         self._gaps.start_counted()
-        self._count.start(self._method(), from_start=from_start, eagerly=eagerly)
+        self._count.start(
+            why.method(self._index, eager=self._why_eager), from_start=from_start, eagerly=eagerly
+        )
 
-    def _method(self) -> str:
-        if self._why_eager:
-            return f"counted on step {self._index}, which ran eagerly: {self._why_eager}"
-        return f"counted on step {self._index} as it trained"
+    def announce(self, batch: object) -> None:
+        """Work on these inputs begins; from now on the models' own calls are not looked at."""
+        if self._given is not None:
+            return
+        if not self._announced:
+            self._announced = True
+            self._known.hidden = self._by_hint = False
+            for watch in self._watches:
+                watch.detach()
+        training = any(model.training for model in self._models)
+        inputs = (ANNOUNCED, training, _is_grad_enabled(), None, shapes_of(batch))  # as STATE
+        self._on_forward(None, (), {}, inputs)
 
-    def _on_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_forward(
+        self,
+        module: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: Hashable = None,
+    ) -> None:
         # A checkpoint that recomputes the whole model calls it inside the engine.
         if not self._in_step or _graph_task() != -1:
             return
         try:
             micro = self._micro
-            number = 0
-            if self._several:
-                if sum(watch.inside for watch in self._watches) > 1:
-                    return  # called by another model that is watched, whose call stands for both
-                number = self._numbers[id(module)]
-            autocast = autocast_dtypes() if _is_autocast_enabled() else None
-            state = (number, module.training, _is_grad_enabled(), autocast)  # STATE of them
-            inputs = signature(args, kwargs, *state)
+            if module is not None:
+                number = 0
+                if self._several:
+                    if sum(watch.inside for watch in self._watches) > 1:
+                        return  # called by another watched model, whose call stands for both
+                    number = self._numbers[id(module)]
+                autocast = autocast_dtypes() if _is_autocast_enabled() else None
+                state = (number, module.training, _is_grad_enabled(), autocast)  # STATE of them
+                inputs = signature(args, kwargs, *state)
             call = micro.numbers.get(inputs, NEW)
             if call == NEW:
                 call = micro.number(inputs)
@@ -254,29 +274,23 @@ class LiveCounter:
                 self._count.cut()
             elif call not in micro.ids and micro.separable:
                 self._meet(call, module, args, kwargs)
-            self._gaps.note(self._calls, counted=self._count.active)
+            if module is not None:  # what is announced has its backward before the next
+                self._gaps.note(self._calls, counted=self._count.active)
             self._calls.append(call)
         except Exception as error:  # ours, inside the user's forward: it must not get there
             self._on_error(error)
 
     def _meet(
-        self, call: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: int, model: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A model is called with inputs that no count is known for."""
+        """A model is called with inputs that no count is known for, or such are announced."""
         # A check is made where the step can be counted: not from its middle on.
         if self._micro.evaluate(call, checks=not self._calls):
             return
         if not self._why_eager and self._is_compiled():
-            self._excluded = why.COUNTING
-            try:
-                op_calls: list[CountedCall] = []
-                count = shadow_count(model, args, kwargs, op_calls)
-                self._micro.observe(call, Piece(count, tuple(op_calls)))
-            except ShadowError as error:
-                self._no_shadow(error)
-            else:
-                if self._outside.expect() and not self._micro.beside:
-                    self._micro.put_beside(self._known.publish_unknown(EXPECTED))
+            if model is None:
+                self._why_eager = why.COMPILED_INSIDE
+            elif self._count_shadow(call, model, args, kwargs):
                 return
             if compiled_graphs() == self._graphs_before:
                 return  # code whose first run is an eager one is compiled otherwise, or never
@@ -285,13 +299,18 @@ class LiveCounter:
             # A mode entered here is left at the step's end: the stack must be as at its start.
             self._start_counter(from_start=False)
 
-    def _no_shadow(self, error: ShadowError) -> None:
-        self._why_eager = str(error)
-        logger.warning(
-            "no shadow of the compiled model can be counted: %s. One step runs eagerly, to be "
-            "counted.",
-            error,
-        )
+    def _count_shadow(
+        self, call: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        self._excluded = why.COUNTING
+        piece = shadow_piece(model, args, kwargs)
+        if isinstance(piece, str):
+            self._why_eager = piece
+            return False
+        self._micro.observe(call, piece)
+        if self._outside.expect() and not self._micro.beside:
+            self._micro.put_beside(self._known.publish_unknown(EXPECTED))
+        return True
 
     # --- from what was counted to what is known --------------------------------------------------
 
@@ -322,10 +341,17 @@ class LiveCounter:
         unseen = not known.micro.numbers or self._missing > 1
         if not calls and unseen and self._is_compiled():
             known.hide()  # it was compiled after the meter was made
-        count_id, is_new = known.wait_for(calls, hint, self._why_unknown())
+        count_id, is_new = known.wait_for(calls, hint, self._why_unknown(calls))
         if is_new:
             self._alert_since = self._index
         return (count_id,)
+
+    def _why_unknown(self, calls: tuple[int, ...]) -> str:
+        compiled = self._meets_compiled and not self._why_eager
+        not_called = bool(self._models) and not calls
+        return self._blind or why.unknown(
+            compiled=compiled, not_called=not_called, eager=bool(self._why_eager)
+        )
 
     def _learn(self, calls: tuple[int, ...]) -> None:
         from_start = self._count.from_start
@@ -339,12 +365,3 @@ class LiveCounter:
             from_start=from_start,
             notes=(why.NOT_CALLED,) if not_called else (),
         )
-
-    def _why_unknown(self) -> str:
-        if self._blind:
-            return self._blind
-        if self._meets_compiled and not self._why_eager:
-            return why.MET_COMPILED
-        if not self._calls and self._models:
-            return why.MODEL_NOT_CALLED
-        return why.NOT_BESIDE_COMPILED if self._why_eager else why.FROM_ITS_MIDDLE

@@ -30,6 +30,7 @@ FROM_ITS_MIDDLE = (
     "cannot be from its middle on; the next one is counted from its start"
 )
 COMPILED_UNSEEN = "compiled code runs in it, and Meter was given no model"
+COMPILED_INSIDE = "compiled code runs in it, and how that is called is not seen"
 COMPILED_LATER = (
     "the model was compiled after Meter was given it, which hides its inputs (give Meter the "
     "compiled model)"
@@ -42,3 +43,25 @@ def has_replicas(model: nn.Module) -> bool:
         isinstance(module, nn.DataParallel) and len(module.device_ids) > 1
         for module in model.modules()
     )
+
+
+def method(index: int, *, eager: str) -> str:
+    """How the count of a step came about; ``eager`` says why it ran eagerly, if it did."""
+    if eager:
+        return f"counted on step {index}, which ran eagerly: {eager}"
+    return f"counted on step {index} as it trained"
+
+
+def unknown(*, compiled: bool, not_called: bool, eager: bool) -> str:
+    """Why a step has no count so far.
+
+    Args:
+        compiled: Compiled code ran in it, for the first time.
+        not_called: No model that is watched was called.
+        eager: Steps have to run eagerly to be counted.
+    """
+    if compiled:
+        return MET_COMPILED
+    if not_called:
+        return MODEL_NOT_CALLED
+    return NOT_BESIDE_COMPILED if eager else FROM_ITS_MIDDLE

@@ -15,9 +15,14 @@ ALERT_STEPS = 8
 """After a step of a kind that could not be counted, so many are as they come; then ever fewer."""
 
 
-def check_steps(*, calls_seen: bool) -> Iterator[int]:
-    """The steps that are counted again; more of them where no forward call can be seen."""
-    return iter(CHECKS if calls_seen else (EARLY_CHECK, *CHECKS))
+def check_steps(first: int = 0, *, calls_seen: bool) -> Iterator[int]:
+    """The steps that are counted again; more of them where no forward call can be seen.
+
+    Args:
+        first: Index of the first step.
+        calls_seen: Whether forward calls can be seen.
+    """
+    return (first + n for n in (CHECKS if calls_seen else (EARLY_CHECK, *CHECKS)))
 
 
 def is_alert(since: int, *, costly: bool) -> bool:
