@@ -121,6 +121,7 @@ class Meter:
         self._sync = sync
         self._group = group
         self._telemetry = telemetry
+        self._resume = resume
         self._state = check_state(resume)
         self._started = self._closed = False
         self._stepping = Stepping(self._start_once)
@@ -128,6 +129,18 @@ class Meter:
         self._unwatch: list[Callable[[], None]] = []  # loaders that are watched
 
     # --- a run ----------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copied and pickled without the run, which has files and threads: only the arguments."""
+        return {
+            "model": self._models, "log_dir": self._log_dir, "log_every": self._log_every,
+            "peak": self._given_peak, "attention": self._attention, "flops": self._flops,
+            "sinks": self._sinks, "device": self._device, "clock": self._clock, "sync": self._sync,
+            "group": self._group, "telemetry": self._telemetry, "resume": self._resume,
+        }  # fmt: skip
+
+    def __setstate__(self, arguments: dict[str, Any]) -> None:
+        self.__init__(**arguments)  # type: ignore[misc]  # a copy is a meter of its own
 
     def __enter__(self) -> Meter:
         self.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -206,7 +208,7 @@ def test_a_meter_measures_one_run(tmp_path: Path) -> None:
 
 def test_a_phase_outside_of_a_step_is_refused(tmp_path: Path) -> None:
     _, meter = a_meter(tmp_path)
-    with meter, pytest.raises(RuntimeError, match="inside `with meter.step"):  # noqa: SIM117
+    with meter, pytest.raises(RuntimeError, match="inside `with meter"):  # noqa: SIM117
         with meter.phase("forward"):
             pass
 
@@ -319,3 +321,25 @@ def test_a_run_that_is_never_closed_is_closed_when_the_program_ends(tmp_path: Pa
     subprocess.run(command, check=True, timeout=120, env=os.environ | {"PYTHONPATH": "."})
     run = read_run(tmp_path / "run")
     assert run.end is not None and len(list(run.steps)) == 3
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_copy_of_a_meter_has_its_arguments_and_no_run(
+    begun: bool, how: Any, tmp_path: Path
+) -> None:
+    model, meter = a_meter(tmp_path, log_every=3, attention="causal")
+    if begun:
+        with meter.step():
+            model(torch.ones(8, 16)).sum().backward()
+    other = how(meter)
+    with pytest.raises(RuntimeError, match="no run yet"):
+        _ = other.run
+    with other:
+        for _ in range(2):
+            with other.step():
+                other._models[0](torch.ones(8, 16)).sum().backward()
+    header = other.run.header
+    assert (header.log_every, header.attention) == (3, "causal")
+    assert len(list(other.run.steps)) == 2
+    meter.close()
