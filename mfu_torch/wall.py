@@ -20,6 +20,7 @@ from mfu_torch.utilization import utilization
 _Kind = Literal["earlier", "steady", "excluded", "pause", "other"]
 
 _OF_STEPS = ("model", "recompute", "below peak")
+_STEPS, _EARLIER, _OTHER = "steady steps", "earlier attempts", "other"
 
 
 class WallShare(Record, frozen=True, kw_only=True):
@@ -145,14 +146,14 @@ class WallSoFar:
         if not whole_s > 0:
             return {}
         spent = self._split(counts, peaks) or {
-            "steady steps": self._steps_s[""],
+            _STEPS: self._steps_s[""],
             **{why: time_s for why, time_s in self._steps_s.items() if why},
-            **({"earlier attempts": earlier_wall_s(self._header)} if self._header.earlier else {}),
+            **({_EARLIER: earlier_wall_s(self._header)} if self._header.earlier else {}),
         }
+        taken = {*spent, *_OF_STEPS, _STEPS, _EARLIER, _OTHER}
         for name, time_s in self._pauses_s.items():
-            free = name if name not in spent and name != "other" else f"pause {name}"
-            spent[free] = time_s
-        spent["other"] = whole_s - math.fsum(spent.values())
+            spent[f"pause {name}" if name in taken else name] = time_s
+        spent[_OTHER] = whole_s - math.fsum(spent.values())
         return {name: utilization(time_s, whole_s) for name, time_s in spent.items()}
 
     def _split(self, counts: Counts, peaks: Peaks) -> dict[str, float] | None:
@@ -172,5 +173,5 @@ class WallSoFar:
             spent["recompute"] += hardware_s - model_s
             spent[why or "below peak"] = time_s - hardware_s
         if self._header.earlier is not None:
-            spent["earlier attempts"] = earlier_wall_s(self._header) - before
+            spent[_EARLIER] = earlier_wall_s(self._header) - before
         return spent

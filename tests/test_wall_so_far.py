@@ -87,6 +87,13 @@ def test_a_pause_with_the_name_of_a_share_keeps_its_own() -> None:
     assert shares["model"] == pytest.approx(0.30 / 4)
 
 
+def test_names_of_shares_are_kept_free_where_ideal_times_are_unknown() -> None:
+    records = [Pause(name="model", after_step=0, duration_s=1.0),
+               Window(steps=(step(0, 1.0),), wall_s=2.0)]  # fmt: skip
+    shares = so_far(records).shares({}, PEAKS)
+    assert shares == {"steady steps": 0.5, "pause model": 0.5, "other": 0.0}
+
+
 def test_a_step_above_the_peak_still_sums_to_one() -> None:
     fast = {0: count(terms=(term("forward", 200 * T, 200 * T),))}  # 2 s at the peak
     shares = so_far([Window(steps=(step(0, 1.0),), wall_s=1.0)]).shares(fast, PEAKS)

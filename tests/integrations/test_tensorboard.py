@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mfu_torch.figures import Figures
 from mfu_torch.integrations.tensorboard import TensorBoardSink
-from mfu_torch.records import CountEntry, Entry, PeakEntry, Telemetry
+from mfu_torch.records import CountEntry, Entry, Peak, PeakEntry, Telemetry
 
 TEXT = "mfu/how_computed/text_summary"
 
@@ -99,23 +99,32 @@ def test_the_text_says_how_the_numbers_were_computed(tmp_path: Path) -> None:
     unknown = PeakEntry(dtype="fp8", unknown="no fp8 row")
     counted = count(uncounted={"my::scan": 4}, notes=("An upper bound: a|b.",))
     read = events(tmp_path, header(), peak(), unknown, counted, EVERYTHING)
-    ideal = "ideal time of the model FLOPs at the peak / step time; 1 multiply-add = 2 FLOPs"
-    assert texts(read) == [
-        (
-            40,
-            "| | |\n"
-            "|---|---|\n"
-            f"| MFU | {ideal} |\n"
-            "| attention | every attention score is counted (convention `full`) |\n"
-            "| device | NVIDIA H100 80GB HBM3 |\n"
-            "| peak bf16 | 100 TFLOP/s dense, given: Made-up sheet |\n"
-            "| peak fp8 | unknown: no fp8 row |\n"
-            "| FLOPs | counted on the first step as it trained |\n"
-            "| not counted | my::scan |\n"
-            "| notes | An upper bound: a\\|b. |\n"
-            "| time | CUDA events |\n"
-            "| versions | mfu_torch 0.1.0, torch 2.13.0, python 3.12.1 |",
-        )
+    ((step, text),) = texts(read)
+    assert step == 40
+    assert text.split("\n\n") == [
+        "### How the numbers of this run were computed",
+        "| figure | what it is |\n"
+        "|---|---|\n"
+        "| MFU | ideal time of the model FLOPs at the peak / step time; "
+        "1 multiply-add = 2 FLOPs |\n"
+        "| HFU | the same with hardware FLOPs: what is computed twice counts twice |\n"
+        "| end-to-end MFU | ideal time of the model FLOPs of all steps / wall time of the run |",
+        "#### Time and FLOPs",
+        "|  | of this run |\n"
+        "|---|---|\n"
+        "| attention | every attention score is counted (convention `full`) |\n"
+        "| device | NVIDIA H100 80GB HBM3 |\n"
+        "| time | CUDA events |\n"
+        "| began | 2026-01-02T03:04:05+00:00 |\n"
+        "| versions | mfu_torch 0.1.0, torch 2.13.0, python 3.12.1 |\n"
+        "| FLOPs | counted on the first step as it trained |\n"
+        "| not counted | my::scan: no FLOP formula, so that MFU is a lower bound |\n"
+        "| notes | An upper bound: a\\|b. |",
+        "#### Peaks, dense, of one device",
+        "| dtype | FLOP/s | how it is known | source |\n"
+        "|---|---|---|---|\n"
+        "| bf16 | 100 TFLOP/s | given | Made-up sheet |\n"
+        "| fp8 | unknown |  | no fp8 row |",
     ]
 
 
@@ -126,6 +135,22 @@ def test_the_text_names_the_rank_the_convention_and_an_unknown_count(tmp_path: P
     assert "only the attention scores that the mask keeps are counted" in text
     assert "| FLOPs unknown | it failed |" in text
     assert "not counted" not in text  # nothing was counted at all
+    assert "None was needed yet." in text
+
+
+def test_the_text_tells_a_peak_that_is_off_and_one_that_was_measured(tmp_path: Path) -> None:
+    off = Peak(flops_per_s=100e12, dtype="bf16", provenance="derived", source="A", uncertainty=0.09)
+    measured = Peak(flops_per_s=80e12, dtype="bf16", provenance="measured", source="B")
+    both = PeakEntry(dtype="bf16", peak=off, measured=measured)
+    ((_, text),) = texts(events(tmp_path, header(), both))
+    assert "| bf16 | 100 TFLOP/s | derived (up to 9.0 % off) | A |" in text
+    assert "| bf16, of `mfu_of_measured_peak` | 80.0 TFLOP/s | measured | B |" in text
+
+
+def test_the_text_says_what_is_trained(tmp_path: Path) -> None:
+    lora = header(model="Llama", parameters=8_030_000_000, trainable=3_400_000)
+    ((_, text),) = texts(events(tmp_path, lora))
+    assert "| model | Llama, 8.03 B parameters, 3.40 M of them trainable |" in text
 
 
 def test_the_text_is_written_again_only_when_it_changed(tmp_path: Path) -> None:
@@ -139,7 +164,7 @@ def test_the_text_is_written_again_only_when_it_changed(tmp_path: Path) -> None:
     )
     assert [step for step, _ in texts(read)] == [10, 30, 40]
     assert "my::scan" in texts(read)[1][1]
-    assert "peak fp8" in texts(read)[2][1]
+    assert "| fp8 | 100 TFLOP/s |" in texts(read)[2][1]
 
 
 def test_a_run_without_a_window_has_its_text_all_the_same(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ import torch
 from fake_clock import FakeClock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from mfu_torch import Meter, Peak
+from mfu_torch import Meter, Peak, read_run
+from mfu_torch.figures import run_figures
 
 PEAK = 2048.0
 
@@ -38,7 +39,7 @@ class Attention(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
 
 
-def train(folder: Path, **arguments: Any) -> None:
+def train(folder: Path, late_s: float = 0.0, **arguments: Any) -> None:
     """Five steps in windows of two, with data that has to be waited for and an evaluation.
 
     ===================  =======  ==============================  ========  ==============
@@ -75,6 +76,9 @@ def train(folder: Path, **arguments: Any) -> None:
                 clock.advance(0.5)
                 with meter.pause("eval"):
                     clock.advance(4.0)
+        if late_s:
+            with meter.pause("export"):
+                clock.advance(late_s)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -91,9 +95,15 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
+def group(folder: Path, name: str) -> dict[str, list[tuple[int, float]]]:
+    """Curves of one group, by what follows its slash."""
+    found = curves(folder).items()
+    return {tag.partition("/")[2]: curve for tag, curve in found if tag.startswith(f"{name}/")}
+
+
 def near(*points: tuple[int, float]) -> list[tuple[int, Any]]:
     # Event files hold 32-bit floats.
-    return [(step, pytest.approx(value, rel=1e-6)) for step, value in points]
+    return [(step, pytest.approx(value, rel=1e-6, abs=1e-9)) for step, value in points]
 
 
 def text(folder: Path) -> str:
@@ -105,7 +115,9 @@ def test_every_curve_has_the_values_worked_out_by_hand(tmp_path: Path) -> None:
     train(tmp_path)
     # Windows end with steps 2, 4 and 5. The first step is not a steady one, so the windows are over
     # 1.5 s, 1.5 + 1.5 s (the wait of 0.25 s after the evaluation is the fourth step's), and 3.0 s.
-    assert curves(tmp_path) == {
+    found = curves(tmp_path)
+    for_other_tests = ("goodput", "goodput_stacked", "run")
+    assert {t: found[t] for t in found if t.partition("/")[0] not in for_other_tests} == {
         "mfu/mfu": near((2, 0.5), (4, 0.5), (5, 0.25)),  # 0.75/1.5, 1.5/3.0, 0.75/3.0
         "mfu/hfu": near((2, 0.875 / 1.5), (4, 1.75 / 3.0), (5, 0.875 / 3.0)),
         "mfu/mfu_causal": near((2, 0.3125), (4, 0.3125), (5, 0.15625)),  # 0.46875/1.5, ..
@@ -124,6 +136,57 @@ def test_every_curve_has_the_values_worked_out_by_hand(tmp_path: Path) -> None:
         "time/data_wait_share": near((2, 0.25 / 1.5), (4, 0.25), (5, 0.0)),
         "time/phase_forward_share": near((2, 0.25 / 1.5), (4, 0.5 / 3.0), (5, 0.25 / 3.0)),
     }
+
+
+def test_the_shares_of_the_wall_time_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+    train(tmp_path)
+    # Of 8, 15 and 18 s: 2 s until the first step, 4.5 s in it, 1.5 s in each of the next three,
+    # 4 s of evaluation, 3 s in the last. At the peak a step takes 0.75 s for the model, 0.875 s in
+    # all, also the first.
+    assert group(tmp_path, "goodput") == {
+        "model": near((2, 1.5 / 8), (4, 3.0 / 15), (5, 3.75 / 18)),
+        "recompute": near((2, 0.25 / 8), (4, 0.5 / 15), (5, 0.625 / 18)),
+        # 1.5 - 0.875 s in each of the first three steady steps, 3.0 - 0.875 s in the last
+        "below_peak": near((2, 0.625 / 8), (4, 1.875 / 15), (5, 4.0 / 18)),
+        "FLOPs_were_being_counted": near((2, 3.625 / 8), (4, 3.625 / 15), (5, 3.625 / 18)),
+        "init": near((2, 2.0 / 8), (4, 2.0 / 15), (5, 2.0 / 18)),
+        "eval": near((4, 4.0 / 15), (5, 4.0 / 18)),
+        "other": near((2, 0.0), (4, 0.0), (5, 0.0)),
+    }
+
+
+def test_stacked_the_shares_begin_at_nothing_and_end_at_the_whole(tmp_path: Path) -> None:
+    train(tmp_path)
+    assert group(tmp_path, "goodput_stacked") == {
+        "zero": near((2, 0.0), (4, 0.0), (5, 0.0)),
+        "model": near((2, 1.5 / 8), (4, 3.0 / 15), (5, 3.75 / 18)),
+        "recompute": near((2, 1.75 / 8), (4, 3.5 / 15), (5, 4.375 / 18)),
+        "below_peak": near((2, 2.375 / 8), (4, 5.375 / 15), (5, 8.375 / 18)),
+        "excluded": near((2, 6.0 / 8), (4, 9.0 / 15), (5, 12.0 / 18)),
+        "pauses": near((2, 1.0), (4, 1.0), (5, 1.0)),
+        "earlier_attempts": near((2, 1.0), (4, 1.0), (5, 1.0)),
+        "other": near((2, 1.0), (4, 1.0), (5, 1.0)),
+    }
+
+
+def test_the_figures_of_the_run_are_over_all_its_steps_so_far(tmp_path: Path) -> None:
+    train(tmp_path)
+    assert group(tmp_path, "run") == {
+        "mfu": near((2, 0.5), (4, 0.5), (5, 0.4)),  # 0.75/1.5, 2.25/4.5, 3.0/7.5
+        "hfu": near((2, 0.875 / 1.5), (4, 2.625 / 4.5), (5, 3.5 / 7.5)),
+        "end_to_end": near((2, 1.5 / 8.0), (4, 3.0 / 15.0), (5, 3.75 / 18.0)),
+        "step_s": near((2, 1.5), (4, 1.5), (5, 7.5 / 4)),
+        "tokens_per_s": near((2, 512.0), (4, 512.0), (5, 4 * 768 / 7.5)),
+    }
+
+
+def test_the_last_figures_of_the_run_are_those_of_the_report(tmp_path: Path) -> None:
+    train(tmp_path, late_s=2.0)
+    expected = run_figures(read_run(tmp_path))
+    last = {name: curve[-1][1] for name, curve in group(tmp_path, "run").items()}
+    assert last["end_to_end"] == pytest.approx(3.75 / 20.0)  # and not 3.75/18.0
+    for name, value in last.items():
+        assert value == pytest.approx(getattr(expected, name), rel=1e-6)
 
 
 def test_under_the_causal_convention_mfu_and_hfu_count_what_the_mask_keeps(tmp_path: Path) -> None:
@@ -195,7 +258,9 @@ def test_without_a_peak_of_its_dtype_there_are_rates_and_times_but_no_share(
 ) -> None:
     train(tmp_path, peak=Peak(flops_per_s=1e12, dtype="bf16", source="a test", provenance="given"))
     found = curves(tmp_path)
-    assert sorted(found) == [
+    assert sorted(tag for tag in found if not tag.startswith("goodput")) == [
+        "run/step_s",
+        "run/tokens_per_s",
         "throughput/model_tflops_per_s_per_device",
         "throughput/samples_per_s",
         "throughput/tokens_per_s",
@@ -205,7 +270,10 @@ def test_without_a_peak_of_its_dtype_there_are_rates_and_times_but_no_share(
         "time/step_s_p95",
     ]
     assert found["throughput/model_tflops_per_s_per_device"][0] == near((2, 1024e-12))[0]
-    assert "| peak fp32 | unknown: no fp32 peak for " in text(tmp_path)
+    assert "| fp32 | unknown |  | no fp32 peak for " in text(tmp_path)
+    # 1.5 + 1.5 + 1.5 + 3.0 s in steady steps, of 18 s
+    assert found["goodput/steady_steps"][-1] == near((5, 7.5 / 18))[0]
+    assert not any(tag.startswith("goodput_stacked/") for tag in found)
 
 
 def test_the_text_page_holds_the_convention_the_peak_and_how_flops_were_counted(
@@ -214,9 +282,10 @@ def test_the_text_page_holds_the_convention_the_peak_and_how_flops_were_counted(
     train(tmp_path)
     page = text(tmp_path)
     assert "| attention | every attention score is counted (convention `full`) |" in page
-    assert "| peak fp32 | 2.05 kFLOP/s dense, given: Meter(peak=...) |" in page
+    assert "| fp32 | 2.05 kFLOP/s | given | Meter(peak=...) |" in page
+    assert "| model | Attention, 8 parameters |" in page
     assert "| FLOPs | counted on step 0 as it trained |" in page
-    assert "| not counted | nothing |" in page
+    assert "| not counted | nothing: every op that looks like a contraction has a formula |" in page
     assert "| time | a fake clock |" in page
     assert f"torch {torch.__version__}" in page
 

@@ -1,0 +1,98 @@
+"""The name of every figure where runs are compared: TensorBoard, W&B, MLflow, trackio.
+
+One table for all of them, so that a curve has the same name wherever it is looked at. Shares are
+fractions; a figure that is not known has no value, and never 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mfu_torch.figures import Figures
+from mfu_torch.records import CountEntry, Entry, Header, PeakEntry, Telemetry
+from mfu_torch.units import margin, scaled
+
+_TAGS = {
+    "mfu": "mfu/mfu",
+    "hfu": "mfu/hfu",
+    "mfu_causal": "mfu/mfu_causal",
+    "mfu_of_measured": "mfu/mfu_of_measured_peak",
+    "end_to_end": "mfu/end_to_end",
+    "tokens_per_s": "throughput/tokens_per_s",
+    "samples_per_s": "throughput/samples_per_s",
+    "step_s": "time/step_s",
+    "step_s_p95": "time/step_s_p95",
+    "data_wait_share": "time/data_wait_share",
+    "memory_bytes": "device/memory_bytes",
+}
+
+# Field of Telemetry -> tag, and the unit that people read it in.
+_DEVICE_TAGS = {
+    "gpu_util": ("device/gpu_util", 1.0),
+    "cpu_util": ("device/cpu_util", 1.0),
+    "sm_active": ("device/sm_active", 1.0),
+    "tensor_active": ("device/tensor_active", 1.0),
+    "dram_active": ("device/dram_active", 1.0),
+    "sm_clock_hz": ("device/sm_clock_mhz", 1e-6),
+    "memory_clock_hz": ("device/memory_clock_mhz", 1e-6),
+    "power_w": ("device/power_w", 1.0),
+    "temperature_c": ("device/temperature_c", 1.0),
+    "memory_used_bytes": ("device/memory_used_bytes", 1.0),
+    "pcie_rx_bytes_per_s": ("device/pcie_rx_bytes_per_s", 1.0),
+    "pcie_tx_bytes_per_s": ("device/pcie_tx_bytes_per_s", 1.0),
+    "nvlink_rx_bytes_per_s": ("device/nvlink_rx_bytes_per_s", 1.0),
+    "nvlink_tx_bytes_per_s": ("device/nvlink_tx_bytes_per_s", 1.0),
+}
+
+
+def scalars(now: Figures) -> Iterator[tuple[str, float]]:
+    """Tag and value of every figure that is known."""
+    for name, tag in _TAGS.items():
+        value = getattr(now, name)
+        if value is not None:
+            yield tag, value
+    if now.model_flops_per_s is not None:
+        yield "throughput/model_tflops_per_s_per_device", now.model_flops_per_s / 1e12
+    for name, share in now.phases.items():
+        yield f"time/phase_{_tag(name)}_share", share
+    for name, share in now.goodput.items():
+        yield f"goodput/{_tag(name)}", share
+
+
+def device_scalars(seen: Telemetry) -> Iterator[tuple[str, float]]:
+    """Tag and value of everything that the device told."""
+    for name, (tag, unit) in _DEVICE_TAGS.items():
+        value = getattr(seen, name)
+        if value is not None:
+            yield tag, value * unit
+    for reason, share in seen.throttle.items():
+        yield f"device/throttle_{_tag(reason)}", share
+
+
+def facts(record: Entry | Figures) -> Iterator[tuple[str, str]]:
+    """What stands behind the numbers, as name and text: the device, the convention, the peaks.
+
+    For the places that keep a run's settings beside its curves. A name is given once, or again
+    with the same text.
+    """
+    if isinstance(record, Header):
+        yield "device", record.device.name
+        yield "attention", record.attention
+        yield "clock", record.clock
+        yield "rank", f"{record.rank} of {record.world_size}"
+        yield "version", record.versions.get("mfu_torch", "unknown")
+    elif isinstance(record, PeakEntry) and record.peak is not None:
+        peak = record.peak
+        how = f"{peak.provenance}{margin(peak.uncertainty)}: {peak.source}"
+        yield f"peak_{record.dtype}", f"{scaled(peak.flops_per_s, 'FLOP/s')} dense, {how}"
+    elif isinstance(record, PeakEntry):
+        yield f"peak_{record.dtype}", f"unknown: {record.unknown}"
+    elif isinstance(record, CountEntry) and record.count is not None:
+        for op in record.count.uncounted:
+            yield f"not_counted_{_tag(op)}", f"{op} has no FLOP formula"
+
+
+def _tag(name: str) -> str:
+    # A slash groups curves in all of them, and TensorBoard allows few other characters in a tag.
+    return re.sub(r"[^-.0-9A-Za-z_]", "_", name)
