@@ -1,20 +1,14 @@
-"""Where a run's records and live figures go: the Sink protocol, and the console."""
+"""Where a run's records and live figures go: the Sink protocol. The console is one of them."""
 
 from __future__ import annotations
 
-import sys
-import textwrap
-from typing import Protocol, TextIO
+from typing import Protocol
 
-from mfu_torch.figures import ABOVE_PEAK, Figures
-from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry, Telemetry
-from mfu_torch.units import margin, percent, scaled, seconds
+from mfu_torch.figures import Figures
+from mfu_torch.records import Entry
+from mfu_torch.run.console import ConsoleSink, figures_line
 
-COLUMNS = 100
-_INDENT = " " * 6
-
-WORTH_SAYING = 0.1
-"""Share of a window's samples in which something held the clock down, to be said on the console."""
+__all__ = ["ConsoleSink", "Sink", "figures_line"]
 
 
 class Sink(Protocol):
@@ -29,106 +23,3 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Finish; nothing is written afterwards."""
-
-
-class ConsoleSink:
-    """One line per window, 100 columns at most; remarks once per run.
-
-    step    40  312 ms/step  MFU 41.2 %  HFU 41.9 %  408 TFLOP/s  13.1k tok/s  data wait 2.1 %
-    """
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to ``stream``, or to what ``sys.stdout`` is at the time of writing."""
-        self._stream = stream
-        self._attention: Attention = "full"
-        self._said: set[str] = set()
-        self._uncounted: set[str] = set()
-        self._throttled: set[str] = set()
-        self._broken = False
-
-    def write(self, record: Entry | Figures) -> None:
-        """Print what is worth a line.
-
-        Raises:
-            OSError: The first time that the stream cannot be written to; then it is left alone.
-            ValueError: Likewise, if it is closed.
-        """
-        if isinstance(record, Figures):
-            self._figures(record)
-        elif isinstance(record, Header):
-            self._attention = record.attention
-            self._once(f"mfu_torch on {record.device.name}, attention {record.attention}")
-        elif isinstance(record, PeakEntry) and record.peak is not None:
-            peak = record.peak
-            rate = scaled(peak.flops_per_s, "FLOP/s")
-            how = f"{peak.provenance}{margin(peak.uncertainty)}"
-            self._once(f"peak {record.dtype} {rate} dense, {how}: {peak.source}")
-        elif isinstance(record, CountEntry) and record.count is not None:
-            new = sorted(record.count.uncounted.keys() - self._uncounted)
-            if new:
-                self._uncounted.update(new)
-                self._once(f"not counted, no FLOP formula: {', '.join(new)}")
-
-        elif isinstance(record, Telemetry):
-            for reason, share in record.throttle.items():
-                if share >= WORTH_SAYING and reason not in (*self._throttled, "idle"):
-                    self._throttled.add(reason)
-                    self._once(f"the clock is held down: {reason}, {percent(share)} of the samples")
-
-    def close(self) -> None:
-        """Leave the stream open: it belongs to whoever gave it."""
-
-    def _figures(self, now: Figures) -> None:
-        self._print(figures_line(now, self._attention))
-        if now.mfu is None and now.steps and "mfu" in now.absent:
-            self._once(f"{_INDENT}MFU unknown: {now.absent['mfu']}")
-        if max(now.mfu or 0.0, now.hfu or 0.0) > 1 and ABOVE_PEAK not in self._said:
-            self._said.add(ABOVE_PEAK)
-            name = "MFU" if (now.mfu or 0.0) > 1 else "HFU"
-            self._print(_wrapped(f"{_INDENT}{name} {ABOVE_PEAK}"))
-
-    def _once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._print(_wrapped(text))
-
-    def _print(self, text: str) -> None:
-        stream = sys.stdout if self._stream is None else self._stream
-        if self._broken or stream is None:  # pythonw and some services have no stdout
-            return
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        try:
-            stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
-            stream.flush()
-        except (OSError, ValueError):
-            self._broken = True
-            raise
-
-
-def figures_line(now: Figures, attention: Attention) -> str:
-    """The figures of a window on one line; where they are too long, the last ones are left out."""
-    step = f"step {now.step:>5}"
-    if not now.steps:
-        return f"{step}  {now.absent.get('mfu', 'no steady step')}"[:COLUMNS]
-    parts = [step]
-    if now.step_s is not None:
-        parts.append(f"{seconds(now.step_s)}/step")
-    name = "MFU" if attention == "full" else f"MFU({attention})"
-    parts.append(f"{name} {'-' if now.mfu is None else percent(now.mfu)}")
-    if now.hfu is not None:
-        parts.append(f"HFU {percent(now.hfu)}")
-    if now.model_flops_per_s is not None:
-        parts.append(scaled(now.model_flops_per_s, "FLOP/s"))
-    if now.tokens_per_s is not None:
-        parts.append(f"{scaled(now.tokens_per_s, '')} tok/s")
-    elif now.samples_per_s is not None:
-        parts.append(f"{scaled(now.samples_per_s, '')} samples/s")
-    if now.data_wait_share is not None:
-        parts.append(f"data wait {percent(now.data_wait_share)}")
-    while len("  ".join(parts)) > COLUMNS and len(parts) > 1:
-        parts.pop()
-    return "  ".join(parts)[:COLUMNS]
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, COLUMNS, subsequent_indent=_INDENT))

@@ -1,0 +1,61 @@
+"""MLflow: the figures as metrics of a run, over the steps completed.
+
+with mlflow.start_run():                          # the script's own run, on rank 0
+    Meter(model, sinks=[ConsoleSink(), MLflowSink()])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from mfu_torch.figures import Figures
+from mfu_torch.records import Entry, Telemetry
+from mfu_torch.tags import device_scalars, facts, scalars
+
+try:
+    import mlflow
+    from mlflow.entities import Metric
+except ImportError as error:
+    raise ImportError("MLflowSink needs mlflow: pip install 'mfu_torch[mlflow]'") from error
+
+
+class MLflowSink:
+    """Logs to a run that is active, and never starts or ends one."""
+
+    def __init__(self, run_id: str | None = None) -> None:
+        """Log to the run of that id, by default the one that is active in this thread.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if run_id is None:
+            active = mlflow.active_run()
+            if active is None:
+                raise ValueError(
+                    "no MLflow run is active; call mlflow.start_run() before, or pass run_id="
+                )
+            run_id = active.info.run_id
+        # mlflow.log_metrics would start a run of its own: sinks are called from another thread,
+        # and the active run is known to its thread only.
+        self._client = mlflow.MlflowClient()
+        self._run_id = run_id
+
+    def write(self, record: Entry | Figures) -> None:
+        """Log what is known of a window; what stands behind it goes into the run's tags."""
+        if isinstance(record, Figures):
+            self._log(scalars(record), record.step)
+        elif isinstance(record, Telemetry):
+            self._log(device_scalars(record), record.after_step)
+        else:
+            for name, text in facts(record):
+                self._client.set_tag(self._run_id, f"mfu_torch.{name}", text)
+
+    def close(self) -> None:
+        """Leave the run active: it belongs to whoever started it."""
+
+    def _log(self, values: Iterable[tuple[str, float]], step: int) -> None:
+        now_ms = int(time.time() * 1000)
+        metrics = [Metric(tag, value, now_ms, step) for tag, value in values]
+        if metrics:
+            self._client.log_batch(self._run_id, metrics=metrics)
