@@ -23,6 +23,11 @@ HEAVY = (
     "transformers",
     "fvcore",
     "pynvml",
+    "prometheus_client",
+    "matplotlib",
+    "wandb",
+    "mlflow",
+    "trackio",
 )
 
 

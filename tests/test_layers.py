@@ -43,7 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stepping": {*TERMS, "bookkeeping"},
     # Meter.summary() is the report
     "meter": {*TERMS, "session", "bookkeeping", "contexts", "stepping", "resume", "insight"},
-    "integrations": {*TERMS, "insight", "meter", "contexts", "integrations.tensorboard"},
+    "integrations": {
+        *TERMS,
+        *("insight", "meter", "contexts", "resume", "integrations.tensorboard"),
+    },
     "cli": {*TERMS, "insight", "meter", "integrations", "__init__"},
     "__main__": {"cli"},
     # Only the lazy public names.
