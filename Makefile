@@ -24,6 +24,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/new_shapes.py
 	$(BIN)/python benchmarks/count_cost.py
 	$(BIN)/python benchmarks/telemetry.py
+	$(BIN)/python benchmarks/callbacks.py
 
 clean:
 	rm -rf $(VENV)

@@ -22,6 +22,9 @@ from mfu_torch.records import Device
 from mfu_torch.run.sinks import ConsoleSink
 from mfu_torch.utilization import ideal_time_s, utilization
 
+# Beginning of what is run -> why its output is not compared.
+NOT_RUN = {"mfu-torch bench": "measures for a minute"}
+
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 NAMES = [path.stem for path in DOCS]
 
@@ -44,13 +47,13 @@ def test_the_readme_leads_to_every_page() -> None:
 
 @pytest.mark.parametrize("path", DOCS, ids=NAMES)
 def test_a_page_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
-    assert_all_shown(check_document(path, tmp_path, not_run={}), not_shown={})
+    assert_all_shown(check_document(path, tmp_path, NOT_RUN), not_shown={})
 
 
 @pytest.mark.parametrize("path", DOCS, ids=NAMES)
 def test_every_block_has_a_language_that_is_checked(path: Path) -> None:
     languages = {block.language for block in blocks_of(path.read_text(encoding="utf-8"))}
-    assert languages <= {"python", "text", ""}
+    assert languages <= {"python", "console", "text", "toml", ""}
 
 
 @pytest.mark.parametrize("path", DOCS, ids=NAMES)
@@ -85,6 +88,16 @@ def test_the_refusal_of_a_peak_on_a_busy_machine_is_what_the_console_prints(
     ConsoleSink(stream).write(Figures(step=10, steps=9, time_s=1.0, absent={"mfu": reason}))
     (shown,) = drawings_of("wrong-numbers")
     assert shown == stream.getvalue().partition("\n")[2]
+
+
+def test_the_table_of_the_page_gives_the_peaks_in_it(tmp_path: Path) -> None:
+    from mfu_torch import peak_for
+
+    (table,) = [b for b in blocks_of(text_of("peaks")) if b.language == "toml"]
+    path = tmp_path / "mine.toml"
+    path.write_text(table.text, encoding="utf-8")
+    assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 500e12
+    assert peak_for("My GPU 9000", "fp8", table=path).flops_per_s == 1e15
 
 
 # --- what the package says, quoted ---------------------------------------------------------------

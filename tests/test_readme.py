@@ -32,7 +32,6 @@ NOT_RUN = {
     "pip install": "changes the machine",
     "make demo": "half a minute; its FLOPs are compared below",
     "tensorboard": "serves until it is stopped",
-    "mfu-torch bench": "measures for a minute",
 }
 NOT_SHOWN = {
     "mfu-torch report runs/first --json": "about 150 lines, which are documented as fields",
@@ -277,17 +276,7 @@ def test_every_reason_for_not_comparing_is_needed() -> None:
 
 def test_every_block_of_the_readme_has_a_language_that_is_checked() -> None:
     languages = {block.language for block in blocks_of(README.read_text(encoding="utf-8"))}
-    assert languages <= {"python", "console", "text", "toml", ""}  # "": a drawing
-
-
-def test_the_table_of_the_readme_gives_the_peaks_in_it(tmp_path: Path) -> None:
-    from mfu_torch import peak_for
-
-    (table,) = [b for b in blocks_of(README.read_text(encoding="utf-8")) if b.language == "toml"]
-    path = tmp_path / "mine.toml"
-    path.write_text(table.text, encoding="utf-8")
-    assert peak_for("My GPU 9000", "bf16", table=path).flops_per_s == 500e12
-    assert peak_for("My GPU 9000", "fp8", table=path).flops_per_s == 1e15
+    assert languages <= {"python", "console", "text", ""}  # "": a drawing
 
 
 def test_the_first_screen_is_a_sentence_code_and_output() -> None:
@@ -324,21 +313,25 @@ def flops_lines(report: str) -> list[str]:
     return block.splitlines()[1:]
 
 
-def test_the_readme_names_every_tensorboard_tag_and_no_other() -> None:
+def test_every_tensorboard_tag_is_documented_and_no_other() -> None:
     from mfu_torch.integrations.tensorboard import device_scalars, scalars
+    from mfu_torch.integrations.tensorboard.totals import TAGS
 
     numbers = {
         name: 1
         for name in Figures.__struct_fields__
-        if name not in ("step", "steps", "time_s", "phases", "absent")
+        if name not in ("step", "steps", "time_s", "phases", "goodput", "absent")
     }
-    everything = Figures(step=1, steps=1, time_s=1.0, phases={"NAME": 0.5}, **numbers)
-    tags = {tag for tag, _ in scalars(everything)} | {"mfu/how_computed"}
+    share = {"NAME": 0.5}
+    everything = Figures(step=1, steps=1, time_s=1.0, phases=share, goodput=share, **numbers)
+    tags = {tag for tag, _ in scalars(everything)} | {"mfu/how_computed", *TAGS}
+    tags |= {"breakdown/wall_time", "goodput_stacked/NAME"}
     sampled = [name for name in Telemetry.__struct_fields__ if name not in ("throttle", "absent")]
     told = Telemetry(throttle={"REASON": 1.0}, **dict.fromkeys(sampled, 1))
     tags |= {tag for tag, _ in device_scalars(told)}
-    groups = "mfu|throughput|time|device|goodput|ranks|breakdown"
-    rows = re.findall(r"^\| (`\w+/.+?) \|", README.read_text("utf-8"), re.MULTILINE)
+    groups = "mfu|run|throughput|time|device|goodput|goodput_stacked|ranks|breakdown"
+    page = (ROOT / "docs" / "tensorboard.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`\w+/.+?) \|", page.partition("## Every tag")[2], re.MULTILINE)
     named = re.findall(rf"`((?:{groups})/\w+)`", "".join(rows))
     assert sorted(named) == sorted(tags)
 

@@ -209,8 +209,9 @@ class FollowedLoop:
         self.end_step(failed=True)
         self.end_pause()
         self.meter.close(reason)
-        if self.meter.run.header.rank == 0:
-            _say(closing_line(self.meter.run, self.meter.log_dir))
+        run = self.meter.run
+        if run.header.rank == 0:
+            _say(closing_line(run, self.meter.log_dir))
 
     def summary(self) -> str:
         """The report of the run, as ``mfu-torch report`` prints it.
