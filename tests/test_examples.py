@@ -298,3 +298,11 @@ def test_the_lines_that_the_documentation_shows_are_printed(name: str, ran: Runn
     assert shown
     there = comparable(printed)
     assert [line for line in shown if line not in there] == []
+
+
+def test_the_lightning_example_counts_both_micro_batches(ran: Runner) -> None:
+    _, (run,) = ran("lightning_fit")
+    tokens, d, s, v, layers = 2 * 16 * 64, 128, 64, 256, 2
+    forward = layers * (24 * tokens * d**2 + 4 * tokens * s * d) + 2 * tokens * d * v
+    assert model_flops(run) == {3 * forward}
+    assert {step.tokens for step in run.steps} == {tokens}

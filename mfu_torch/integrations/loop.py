@@ -22,6 +22,7 @@ from torch import nn
 
 from mfu_torch.contexts import StepContext
 from mfu_torch.figures import Figures, run_figures
+from mfu_torch.integrations.remarks import RemarksSink
 from mfu_torch.messages import first_line
 from mfu_torch.meter import Meter
 from mfu_torch.records import Entry, Run, Telemetry
@@ -131,7 +132,8 @@ class FollowedLoop:
         self.close("a new run")
         self._reset()
         options: dict[str, Any] = {"log_dir": log_dir, "resume": resume} | self._options
-        self.meter = Meter(models, sinks=[self._mail, *sinks, *self._sinks], **options)
+        sinks = [self._mail, RemarksSink(), *sinks, *self._sinks]
+        self.meter = Meter(models, sinks=sinks, **options)
         self.meter.start()
         self._open = True
 

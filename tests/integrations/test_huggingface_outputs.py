@@ -25,8 +25,8 @@ from transformers import TrainerCallback
 from mfu_torch.figures import ABOVE_PEAK, Figures
 from mfu_torch.insight.report import render_report
 from mfu_torch.integrations.huggingface.callback import logged
-from mfu_torch.integrations.huggingface.remarks import RemarksSink
 from mfu_torch.integrations.loop import FollowedLoop
+from mfu_torch.integrations.remarks import RemarksSink
 from mfu_torch.run.runfile import read_run
 
 MFU = counted(gpt2()).model / (MICRO_BATCH_S * PEAK)

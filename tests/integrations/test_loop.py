@@ -239,7 +239,7 @@ def test_a_copy_has_the_options_and_no_run(how: Any, tmp_path: Path) -> None:
     loop.close()
 
 
-def test_the_closing_line_says_what_came_of_the_run(
+def test_a_run_says_what_it_divides_by_and_what_came_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer = Trainer(tmp_path)
@@ -247,10 +247,13 @@ def test_the_closing_line_says_what_came_of_the_run(
     for _ in range(4):
         trainer.step()
     trainer.loop.close()
-    assert capsys.readouterr().out == (
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("mfu_torch on ") and first.endswith(", attention full")
+    assert rest == [
+        "peak fp32 65.5 kFLOP/s dense, given: Meter(peak=...)",
         f"mfu_torch: MFU 25.0 % steady-state, 25.0 % end-to-end (attention full); "
-        f"mfu-torch report {tmp_path}\n"
-    )
+        f"mfu-torch report {tmp_path}",
+    ]
 
 
 def test_an_unknown_mfu_is_said_with_its_reason() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from mfu_torch.integrations.huggingface.remarks import RemarksSink
 from mfu_torch.resume import STATE_VERSION, State, now
 from mfu_torch.run.sinks import Sink
 
@@ -76,7 +75,7 @@ def outputs(
     if not state.is_world_process_zero:
         return folder, []
     events = [] if folder == "" else _tensorboard(folder, writer, args)
-    return folder, [RemarksSink(), *events]
+    return folder, events
 
 
 def _tensorboard(folder: Any, writer: Any, args: Any) -> list[Sink]:
