@@ -11,7 +11,7 @@ import torch
 from audit import Audit, linear
 from torch import nn
 
-from mfu_torch.flops.live.gaps import BLIND, JOINED, UNTOLD, Gaps, forwards
+from mfu_torch.flops.live.gaps import BLIND, JOINED, MISREAD, UNTOLD, Gaps, forwards
 from mfu_torch.flops.live.microbatches import Piece
 from mfu_torch.records import FlopCount, FlopTerm
 
@@ -241,3 +241,29 @@ def test_parameters_made_in_inference_mode_are_left_out() -> None:
 
 def test_forwards_are_counted_without_what_is_between_them() -> None:
     assert forwards([3, JOINED, 4, UNTOLD, 3, 5]) == 4
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_gan_that_clears_gradients_between_its_calls_leaves_no_step_unknown(
+    set_to_none: bool, tmp_path: Path
+) -> None:
+    made, real = nn.Linear(16, 32, bias=False), nn.Linear(32, 8, bias=False)
+    to_make, to_tell = (torch.optim.SGD(one.parameters(), lr=1e-4) for one in (made, real))
+
+    def step() -> None:
+        fake = made(torch.ones(8, 16))
+        to_tell.zero_grad(set_to_none=set_to_none)
+        (real(fake.detach()) - real(torch.ones(8, 32))).sum().backward()
+        to_tell.step()
+        to_make.zero_grad(set_to_none=set_to_none)
+        real(fake).sum().backward()
+        to_make.step()
+
+    audit = Audit([made, real], tmp_path)
+    # made: forward, and dW; real: three forwards, dW of all three, dX of the last one.
+    flops = 2 * (2 * 8 * 16 * 32) + (3 + 3 + 1) * (2 * 8 * 32 * 8)
+    for _ in range(8):
+        audit.step(step, flops)
+    run = audit.assert_right()
+    noted = [count for step in run.steps if MISREAD in (count := run.count_of(step)).notes]
+    assert len(noted) == 1

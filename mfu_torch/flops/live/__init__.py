@@ -23,7 +23,7 @@ from mfu_torch.flops.calls import CallWatch
 from mfu_torch.flops.dynamo import compiled_graphs, is_compiled
 from mfu_torch.flops.live import reasons as why
 from mfu_torch.flops.live.counted_step import CountedStep
-from mfu_torch.flops.live.gaps import Gaps, forwards
+from mfu_torch.flops.live.gaps import MISREAD, Gaps, forwards
 from mfu_torch.flops.live.known import KnownCounts
 from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
 from mfu_torch.flops.live.schedule import check_steps, is_alert
@@ -336,6 +336,8 @@ class LiveCounter:
         self._wanted = ids is None or self._outside.wanted
         if ids is not None:
             known.settle()
+            if counted and self._gaps.misread:
+                known.settle_alike(self._gaps.misread, ids, MISREAD)
             return ids
         self._excluded = self._excluded or why.UNKNOWN
         unseen = not known.micro.numbers or self._missing > 1

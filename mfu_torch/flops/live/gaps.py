@@ -29,6 +29,11 @@ BLIND = (
     "the count of the other kind"
 )
 
+MISREAD = (
+    "on a step that was not counted itself, it could not be told whether a backward ran between "
+    "its forward calls: it has the count that steps with the same calls had before and after it"
+)
+
 JOINED = -2
 """In a step's calls: no backward ran between the call before and the one after."""
 
@@ -52,10 +57,14 @@ class Gaps:
 
     Attributes:
         remark: What has to be said of counts from here on.
+        misread: Calls of the step that was counted last, with what is between them, if it showed
+            that a backward was read off steps before it where none need have run: from gradients
+            that were cleared, say. Else empty.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.remark = ""
+        self.misread: tuple[int, ...] = ()
         self._watching = False  # looks at steps that are not counted
         self._lost = False  # the parameters that told are gone; others have to be found
         self._models = models
@@ -108,11 +117,20 @@ class Gaps:
         """
         ran = [bool(piece.total.backward) for piece in pieces[1:]]
         marks, self._marks = self._marks, []
+        self.misread = ()
         whole = len(ran) == len(calls) == len(marks) - 1  # no call raised, or was left out
         if not calls or not whole or not self._telling:
             return calls
         several, self._lost = len(calls) > 1, False
-        told = [_tells(of_one, ran) for of_one in zip(*marks, strict=True)]
+        changed = [_changes(of_one) for of_one in zip(*marks, strict=True)]
+        told = [one == ran[:-1] for one in changed]
+        marked = calls[:1]
+        for call, backward in zip(calls[1:], ran, strict=False):
+            marked += [call] if backward else [JOINED, call]
+        watched = {id(one) for one in self._watched}
+        read = [one for p, one in zip(self._telling, changed, strict=True) if id(p) in watched]
+        if _is_read_where_none_ran(read, ran[:-1]):
+            self.misread = tuple(marked)
         self._telling = [one for one, right in zip(self._telling, told, strict=True) if right]
         stride = max(1, len(self._telling) // WATCHED)
         self._watched = self._telling[::-1][::stride][:WATCHED]
@@ -120,19 +138,23 @@ class Gaps:
         if not self._telling:
             self.remark = BLIND if several or self._watching else ""
             return calls
-        marked = calls[:1]
-        for call, backward in zip(calls[1:], ran, strict=False):
-            marked += [call] if backward else [JOINED, call]
         return marked
 
 
-def _tells(marks: Sequence[_Mark], ran: Sequence[bool]) -> bool:
-    """Whether the marks of one parameter changed where a backward ran, and nowhere else.
+def _changes(marks: Sequence[_Mark]) -> list[bool]:
+    """Between which calls the marks of one parameter changed.
 
     What comes after the last call says nothing: optimizer and zero_grad change gradients, too.
     """
-    changed = [_differ(before, after) for before, after in itertools.pairwise(marks)]
-    return changed[:-1] == list(ran[:-1])
+    return [_differ(before, after) for before, after in itertools.pairwise(marks)][:-1]
+
+
+def _is_read_where_none_ran(read: Sequence[Sequence[bool]], ran: Sequence[bool]) -> bool:
+    """Whether parameters err about what ran, and only by seeing a backward too much."""
+    wrong = [one for one in read if one != ran]
+    return bool(wrong) and all(
+        seen or not real for one in wrong for seen, real in zip(one, ran, strict=True)
+    )
 
 
 def _mark(parameter: _Parameter) -> _Mark:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 
-from mfu_torch.flops.live.gaps import GAPS
+from mfu_torch.flops.live.gaps import GAPS, JOINED
 from mfu_torch.flops.live.microbatches import REFUTED, VARIES, MicroBatches, Piece
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.records import CountEntry, FlopCount
@@ -60,6 +60,8 @@ class KnownCounts:
         self._laws = ShapeLaws()
         self._laws_of_hints = ShapeLaws()  # whether the hint alone tells the count
         self._pending: dict[MadeOf, int] = {}  # id of kinds whose count is unknown so far
+        # Of counted steps, by their calls alone: how many there were, and their distinct FLOPs.
+        self._counted: dict[Calls, tuple[int, set[int]]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -75,6 +77,7 @@ class KnownCounts:
         """Forget every count; what is unknown stays so."""
         self._whole.clear()
         self._pending.clear()
+        self._counted.clear()
         self._laws.forget()
         self._laws_of_hints.forget()
         self.hints.clear()
@@ -114,6 +117,9 @@ class KnownCounts:
             notes: What has to be said of it where no forward call was seen.
         """
         _, calls = made_of = self._made_of(calls, hint)
+        times, totals = self._counted.get(_without_gaps(calls), (0, set()))
+        totals = {*totals, sum(piece.total.hardware for piece in pieces)}
+        self._counted[_without_gaps(calls)] = times + 1, totals
         if self.are_apart(calls):
             if self.micro.learn(calls, pieces):
                 return
@@ -142,6 +148,26 @@ class KnownCounts:
             if ids is not None and len(counts) == len(ids):
                 del self._pending[hint, calls]
                 self.publish(FlopCount.sum(counts), count_id)
+
+    def settle_alike(self, calls: Calls, ids: Sequence[int], note: str) -> None:
+        """Kinds that are not known have the count of one with the same forward calls.
+
+        If all of these that were counted had the same, before and after them, and if a backward was
+        seen between calls of theirs wherever one ran there.
+
+        Args:
+            calls: Its calls, with what is between them.
+            ids: Its count.
+            note: What has to be said of that.
+        """
+        times, totals = self._counted[_without_gaps(calls)]
+        if times < 2 or len(totals) > 1:
+            return
+        counts = [count for count_id in ids if (count := self._counts[count_id]) is not None]
+        alike = [one for one in self._pending if _may_be(one[1], calls)]
+        for made_of in alike if len(counts) == len(ids) else ():
+            count = FlopCount.sum(counts) + FlopCount(notes=(note,))
+            self.publish(count, self._pending.pop(made_of))
 
     def publish(self, count: FlopCount, count_id: int | None = None) -> int:
         """Announce a count; with an id, one that was unknown so far."""
@@ -207,6 +233,22 @@ class KnownCounts:
         for wrong in self._laws.observe(inputs, made_of, *whole):
             self.publish_unknown(REFUTED, self._whole.pop(wrong)[0])  # type: ignore[call-overload]
         self._laws_of_hints.observe(_sizes_of(made_of[0]), made_of[0], *whole)
+
+
+def _without_gaps(calls: Calls) -> Calls:
+    return tuple([call for call in calls if call not in GAPS])
+
+
+def _may_be(read: Calls, calls: Calls) -> bool:
+    """Whether a step can have had these calls, of whose backwards some may be misread."""
+    if _without_gaps(read) != _without_gaps(calls):
+        return False
+    return _joined(read) <= _joined(calls)
+
+
+def _joined(calls: Calls) -> set[int]:
+    """Which calls, by their number in the step, had no backward before them."""
+    return {at - calls[:at].count(JOINED) for at, call in enumerate(calls) if call == JOINED}
 
 
 def _shapes_note(hint: Hashable) -> str:
