@@ -351,11 +351,12 @@ def test_training_is_the_same_to_the_bit(one: Any, tmp_path: Path) -> None:
     assert torch.equal(weights(), weights(callback(FakeClock())))
 
 
-def test_one_line_is_said_at_the_end_and_nothing_else(
+def test_device_and_convention_are_said_first_and_one_line_at_the_end(
     one: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "mfu_torch")
     logged(one, tmp_path, False)
-    (line,) = [said for said in capsys.readouterr().out.splitlines() if "mfu_torch" in said]
+    first, line = [said for said in capsys.readouterr().out.splitlines() if "mfu_torch" in said]
+    assert first.endswith(", attention full")
     assert line.startswith("mfu_torch: MFU 50.0 % steady-state, 50.0 % end-to-end")
     assert not [record for record in caplog.records if record.name.startswith("mfu_torch")]
