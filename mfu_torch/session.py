@@ -255,10 +255,9 @@ def open_recorder(
 
 def _unwrapped(model: nn.Module) -> nn.Module:
     """What torch.compile's and DistributedDataParallel's wrappers are around."""
-    for name in ("_orig_mod", "module"):
-        inner = model._modules.get(name)
-        if len(model._modules) == 1 and isinstance(inner, nn.Module):
-            return _unwrapped(inner)
+    children = dict(model.named_children())  # a scripted module has no plain dict of them
+    if len(children) == 1 and children.keys() <= {"_orig_mod", "module"}:
+        return _unwrapped(*children.values())
     return model
 
 

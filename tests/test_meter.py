@@ -475,3 +475,24 @@ def test_a_device_that_this_machine_lacks_cannot_be_timed(tmp_path: Path) -> Non
     h100 = Device(name="NVIDIA H100 80GB HBM3", kind="cuda", index=0)
     with pytest.raises(ValueError, match="torch can time nothing on it here"):
         Meter(device=h100, sinks=[], log_dir=tmp_path).start()
+
+
+def test_the_header_names_the_model_inside_of_its_wrappers_and_its_parameters(
+    tmp_path: Path,
+) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.Linear(32, 4).requires_grad_(False)
+    )
+    wrapped = torch.compile(torch.nn.ModuleDict({"module": model}), backend="eager")
+    with Meter(
+        [wrapped, torch.nn.Linear(2, 2)], log_dir=tmp_path, sinks=[], telemetry=False
+    ) as meter:
+        header = meter.run.header
+    assert header.model == "Sequential, Linear"
+    # 16*32 + 32, 32*4 + 4 of which none trains, 2*2 + 2
+    assert (header.parameters, header.trainable) == (544 + 132 + 6, 544 + 6)
+
+
+def test_parameters_that_have_no_shape_yet_are_not_counted(tmp_path: Path) -> None:
+    with Meter(torch.nn.LazyLinear(4), log_dir=tmp_path, sinks=[], telemetry=False) as meter:
+        assert meter.run.header.parameters is None
