@@ -21,6 +21,8 @@ ABOVE_PEAK = (
 )
 """What is said of an MFU or HFU above 1. It is printed as measured, never clamped."""
 
+ESTIMATED = "FLOPs are estimated in part, since they depend on data"
+"""Begins what is said of figures that have an uncertainty."""
 
 NOT_GIVEN = "Meter.step was not given"
 """Begins the reason for an absent throughput."""
@@ -36,6 +38,8 @@ class Figures(Record, frozen=True, kw_only=True):
         mfu, hfu: Under the run's attention convention.
         mfu_full: Every attention score counted.
         mfu_causal: Only the attention scores that the mask keeps.
+        uncertainty: How far off MFU, HFU and FLOP/s may be, as a fraction of them, where FLOPs are
+            estimated; ``None`` where none are.
         mfu_of_measured: As ``mfu``, of what the device was measured to sustain (``mfu-torch
             bench``) in place of the peak.
         end_to_end: Model FLOPs of the run so far over its wall time so far.
@@ -54,6 +58,7 @@ class Figures(Record, frozen=True, kw_only=True):
     hfu: float | None = None
     mfu_full: float | None = None
     mfu_causal: float | None = None
+    uncertainty: float | None = None
     mfu_of_measured: float | None = None
     end_to_end: float | None = None
     model_flops_per_s: float | None = None
@@ -174,6 +179,7 @@ def _put_utilization(
     of_measured = _ideal_of_measured(steady, counts, peaks, attention)
     if of_measured is not None:
         known["mfu_of_measured"] = utilization(of_measured, time_s)
+    known["uncertainty"] = _uncertainty(steady, counts)
     flops = _sum_model_flops(by_count(steady), counts, attention)
     rate = flops if isinstance(flops, str) else rate_per_s(flops, time_s)
     _put(known, absent, "model_flops_per_s", rate)
@@ -207,6 +213,15 @@ def _sum_model_flops(steps: Mapping[int, int], counts: Counts, attention: Attent
         times * (count.model if attention == "full" else count.model_causal)
         for count, times in pairs
     )
+
+
+def _uncertainty(steady: Sequence[Step], counts: Counts) -> float | None:
+    """Of the summed model FLOPs, as if all estimates were off in the same direction."""
+    pairs = counts_of(by_count(steady), counts)
+    if isinstance(pairs, str) or not any(count.uncertainty for count, _ in pairs):
+        return None
+    whole = sum(times * count.model for count, times in pairs)
+    return sum(times * count.model * count.uncertainty for count, times in pairs) / whole
 
 
 def _rate(steady: Sequence[Step], name: str, time_s: float) -> float | str:

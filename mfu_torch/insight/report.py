@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from mfu_torch.figures import ABOVE_PEAK, NOT_GIVEN, Figures, run_figures
+from mfu_torch.figures import ABOVE_PEAK, ESTIMATED, NOT_GIVEN, Figures, run_figures
 from mfu_torch.insight.device_block import device_block
 from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
@@ -93,6 +93,8 @@ def _headline(run: Run, now: Figures) -> Iterator[str]:
     yield field("HFU", f"{share_text(now.hfu)} steady-state")
     if max(now.mfu or 0.0, now.hfu or 0.0, now.end_to_end or 0.0) > 1:
         yield field("", ABOVE_PEAK)
+    if now.uncertainty is not None:
+        yield field("", f"{ESTIMATED}: within {percent(now.uncertainty)} of these figures")
     if now.model_flops_per_s is not None:
         yield field("model", f"{scaled(now.model_flops_per_s, 'FLOP/s')} per device")
     rates = [

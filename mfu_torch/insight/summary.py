@@ -82,5 +82,6 @@ def _count(entry: CountEntry, times: int) -> dict[str, Any]:
         "uncounted": count.uncounted,
         "elementwise": count.elementwise,
         "method": count.method,
+        "uncertainty": count.uncertainty,
         "notes": count.notes,
     }

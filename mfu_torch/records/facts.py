@@ -128,6 +128,8 @@ class FlopCount(Record, frozen=True, kw_only=True):
             count leaves out by definition; ``None`` where it was not counted.
         notes: Upper bounds and limits that apply to this count, as sentences.
         method: How it was obtained, as a phrase ("counted on the first step as it trained").
+        uncertainty: How far off the model FLOPs may be, as a fraction of them: 0 where they were
+            counted, or follow exactly from what was.
     """
 
     terms: tuple[FlopTerm, ...] = ()
@@ -135,6 +137,7 @@ class FlopCount(Record, frozen=True, kw_only=True):
     elementwise: int | None = 0
     notes: tuple[str, ...] = ()
     method: str = ""
+    uncertainty: float = 0.0
 
     def _phase(self, phase: Phase) -> int:
         return sum(term.flops for term in self.terms if term.phase == phase)
@@ -267,12 +270,21 @@ class FlopCount(Record, frozen=True, kw_only=True):
             elementwise=_known_sum(self.elementwise, other.elementwise),
             notes=tuple(dict.fromkeys(self.notes + other.notes)),
             method=self.method or other.method,
+            uncertainty=_joint_uncertainty((self, other)),
         )
 
 
 def failed_formula(op: str) -> str:
     """How the note begins that says why the formula of an op gave no count."""
     return f"formula for {op} failed: "
+
+
+def _joint_uncertainty(counts: tuple[FlopCount, ...]) -> float:
+    """Of a sum: as if all were off in the same direction."""
+    if not any(count.uncertainty for count in counts):
+        return 0.0
+    whole = sum(count.model for count in counts)
+    return sum(count.uncertainty * count.model for count in counts) / whole if whole else 0.0
 
 
 def _known_sum(one: int | None, other: int | None) -> int | None:

@@ -365,3 +365,14 @@ def test_no_line_is_longer_than_100_columns(text: str) -> None:
         assert max(map(len, report.splitlines())) <= 100
     report = render_report(Run(**made | {"counts": unknown}))
     assert max(map(len, report.splitlines())) <= 100
+
+
+def test_an_estimate_says_how_far_off_the_figures_may_be() -> None:
+    sure, about = count(0), count(1, uncertainty=0.08)
+    steps = (step(0, 1.0), step(1, 1.0, count_ids=(1,)))
+    found = run(counts={0: sure, 1: about}, windows=(Window(steps=steps, wall_s=2.0),), pauses=())
+    # Half of the FLOPs are counted, the other half may be 8 % off.
+    assert "FLOPs are estimated in part, since they depend on data: within 4.0 %" in (
+        render_report(found)
+    )
+    assert "estimated in part" not in render_report(run())

@@ -12,17 +12,20 @@ Where no law holds for all, several may, each for a piece: attention whose windo
 the shorter texts. Nothing is evaluated outside of the sizes that a law was observed for: beyond the
 smallest and largest a window may end or a fast path begin, and multiples of 32 say nothing of other
 sizes. A few more shapes are counted although they could be evaluated, ever fewer of them; if one
-differs, no law is believed from then on.
+differs, no law is believed from then on. Then each new shape is counted, until enough were for an
+estimate (:mod:`mfu_torch.flops.shapes.estimate`), if they scatter little around one.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Hashable, Sequence
 
 from mfu_torch.flops.shapes.columns import CountedCall, Terms
 from mfu_torch.flops.shapes.domain import Sizes
+from mfu_torch.flops.shapes.estimate import Estimate
 from mfu_torch.flops.shapes.fit import Fit, Observation, Pieces, flops_of, is_right
 from mfu_torch.flops.shapes.signature import template
 from mfu_torch.records import FlopCount, FlopTerm
@@ -50,9 +53,13 @@ MASKS_DIFFER = (
 )
 
 NO_LAW = (
-    "the FLOPs follow no simple law in the sizes of the inputs: every new shape is counted, which "
-    "slows the step that it comes in"
+    "the FLOPs follow no simple law in the sizes of the inputs: new shapes are counted, which "
+    "slows the steps that they come in, unless an estimate proves good; and a shape that comes "
+    "again has the count that it had when it was counted"
 )
+
+REMEMBERED = 64
+"""Counted shapes that an estimate is made from, at most: the last ones."""
 
 
 class ShapeLaws:
@@ -142,6 +149,8 @@ class ShapeLaw:
         self._observed: dict[Sizes, Observation] = {}
         self._whole = Fit(strides=True)
         self._pieces = Pieces()
+        self._seen: deque[tuple[Sizes, FlopCount]] = deque(maxlen=REMEMBERED)
+        self._estimate: Estimate | None = None
         self._last = FlopCount()
         self._evaluated = 0
         self._check_at = FIRST_CHECK
@@ -164,10 +173,12 @@ class ShapeLaw:
         Returns:
             ``False`` if this contradicts a law by which shapes were evaluated.
         """
-        if self.refuted:
-            return True
         if self.is_due():
             self._check_at *= 4
+        self._seen.append((sizes, count))
+        if self.refuted:
+            self._estimate = Estimate(tuple(self._seen))
+            return True
         if sizes in self._observed:
             return self._is_as_before(sizes, count)
         expected = self._terms(sizes) if self._evaluated else None
@@ -207,7 +218,11 @@ class ShapeLaw:
 
         How many elements are worked on beside is not evaluated (``elementwise`` is ``None``).
         """
-        terms = None if self.refuted else self._terms(sizes)
+        if self.refuted:
+            about = self._estimate.evaluate(sizes) if self._estimate is not None else None
+            self._evaluated += about is not None
+            return about
+        terms = self._terms(sizes)
         if terms is None:
             return None
         self._evaluated += 1
@@ -241,3 +256,5 @@ class ShapeLaw:
         self._observed.clear()
         self._pool.clear()
         self._whole, self._pieces = Fit(strides=True), Pieces()
+        self._evaluated, self._check_at = 0, FIRST_CHECK
+        self._estimate = Estimate(tuple(self._seen))

@@ -87,6 +87,11 @@ class Domain:
                 return False
         return all([sizes[place] == sizes[leader] for place, leader in self._equal])
 
+    def spans(self, sizes: Sizes) -> bool:
+        """Whether each of these sizes lies between two that were observed."""
+        columns = ((sizes[place], low, high) for place, low, high, _ in self._reaches)
+        return self.is_like(sizes) and all(low <= size <= high for size, low, high in columns)
+
     def contains(self, sizes: Sizes) -> bool:
         """Whether these sizes lie among those that were observed.
 
