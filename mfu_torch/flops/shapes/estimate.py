@@ -12,6 +12,7 @@ A wide scatter is no estimate: such shapes go on being counted.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -31,6 +32,18 @@ FROM = 32
 
 VARIABLES_LIMIT = 4
 """Sizes that vary: with more, the observations are too few for a curve."""
+
+ALONE = 0.5
+"""Leverage of a count that has no others near: it bends the curve to itself, and does not tell how
+far off the curve is."""
+
+FAR = 2.0
+"""Leverage of sizes that are too far from all that were counted."""
+
+NOTE = (
+    "what a step computes depends on more than the sizes of its inputs: where a shape was not "
+    "counted, its FLOPs are an estimate"
+)
 
 PER_COEFFICIENT = 3
 """Observations for each coefficient of the curve, at least."""
@@ -67,12 +80,18 @@ class Estimate:
         """The FLOPs at these sizes, about; ``None`` outside of those that were counted."""
         if self.margin is None or not self._domain.spans(sizes):
             return None
-        totals = np.array(self._monomials(self._domain.point(sizes))) @ self._curves
+        monomials = np.array(self._monomials(self._domain.point(sizes)))
+        leverage = self._leverage(monomials)
+        if leverage > FAR:
+            return None
+        # The curve is less sure away from what was counted: by the variance of a prediction.
+        margin = self.margin * math.sqrt(1 + leverage)
+        totals = monomials @ self._curves
         flops = [max(0, round(total)) for total in totals.tolist()]
         half = len(self._keys)
         within = (
             f"estimated from {self._observed} shapes that were counted, each within "
-            f"{percent(self.margin)} of the estimate"
+            f"{percent(self.margin)} of it"
         )
         return FlopCount(
             terms=tuple(
@@ -84,29 +103,39 @@ class Estimate:
             ),
             uncounted=self._last.uncounted,
             elementwise=None,
-            notes=(*self._last.notes, f"what a step computes depends on more than sizes: {within}"),
+            notes=(*self._last.notes, NOTE),
             method=within,
-            uncertainty=self.margin,
+            uncertainty=margin,
         )
 
     def _fit(self, monomials: list[list[float]], counts: Sequence[FlopCount]) -> None:
-        known: Any = np.array(monomials)
+        # Sizes can depend on each other (a batch of packed texts), so that monomials do, too: what
+        # their combinations span is all that is known.
+        left, strengths, right = np.linalg.svd(np.array(monomials), full_matrices=False)
+        rank = int((strengths > 1e-9 * strengths[0]).sum())
+        self._span: Any = right[:rank]
+        self._strengths: Any = strengths[:rank]
         totals: Any = np.array([self._figures(count) for count in counts], dtype=float)
-        self._curves, _, rank, _ = np.linalg.lstsq(known, totals, rcond=None)
-        if rank < known.shape[1]:
+        known = left[:, :rank]
+        self._curves: Any = self._span.T @ ((known.T @ totals) / self._strengths[:, None])
+        # What an observation is off the curve through the others is its residual over 1 - h, where
+        # h, its leverage, is from the diagonal of the hat matrix.
+        is_model = np.array([phase in MODEL_PHASES for phase, _, _ in self._keys])
+        counted = totals[:, : len(self._keys)][:, is_model].sum(axis=1)
+        foretold = (known @ (known.T @ totals))[:, : len(self._keys)][:, is_model].sum(axis=1)
+        leverage = (known**2).sum(axis=1)
+        near = leverage <= ALONE
+        if near.sum() < FROM // 2 or not (foretold > 0).all():
             return
-        # Of the model FLOPs: what each observation is off from the curve through the others is
-        # its residual over 1 - h, with h from the diagonal of the hat matrix.
-        is_model = np.array([phase in MODEL_PHASES for phase, _, _ in self._keys] * 2)
-        is_model[len(self._keys) :] = False
-        counted = totals[:, is_model].sum(axis=1)
-        foretold = (known @ self._curves)[:, is_model].sum(axis=1)
-        orthonormal, _ = np.linalg.qr(known)
-        leverage = (orthonormal**2).sum(axis=1)
-        if not (foretold > 0).all() or not (leverage < 1).all():
-            return
-        margin = float((np.abs(counted - foretold) / (1 - leverage) / foretold).max())
-        self.margin = margin if margin <= MARGIN_LIMIT else None
+        off = np.abs(counted - foretold)[near] / (1 - leverage[near]) / foretold[near]
+        self.margin = float(off.max()) if off.max() <= MARGIN_LIMIT else None
+
+    def _leverage(self, monomials: Any) -> float:
+        along = self._span @ monomials
+        outside = monomials - self._span.T @ along
+        if np.linalg.norm(outside) > 1e-6 * np.linalg.norm(monomials):
+            return math.inf  # these sizes depend on each other in another way
+        return float(((along / self._strengths) ** 2).sum())
 
     def _figures(self, count: FlopCount) -> list[int]:
         terms = {(term.phase, term.op, term.dtype): term for term in count.terms}
