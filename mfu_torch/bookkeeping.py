@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -62,6 +64,7 @@ class Bookkeeper:
         self._sampler = sampler
         if sampler is not None:
             sampler.start()
+        _ask_after_fork(self)
 
     def count(self, entry: CountEntry) -> None:
         """Record a count, and before it the peaks that it needs."""
@@ -74,9 +77,20 @@ class Bookkeeper:
         self._counts[entry.id] = entry
         self.recorder.put(entry)
 
-    def state(self, started: str, steps: int, earlier: Earlier | None) -> dict[str, Any]:
+    def state(
+        self, started: str, steps: int, earlier: Earlier | None, *, own_s: float, stopped: str = ""
+    ) -> dict[str, Any]:
         """What a later attempt has to know; see :func:`mfu_torch.resume.save`."""
-        return save(started, steps, self.steps_made, self._counts, self._peaks, earlier)
+        return save(
+            started,
+            steps,
+            self.steps_made,
+            self._counts,
+            self._peaks,
+            earlier,
+            own_s=own_s,
+            stopped=stopped,
+        )
 
     def _is_measured(self, dtype: str) -> bool:
         given = self._given_peak
@@ -85,6 +99,8 @@ class Bookkeeper:
 
     def take(self, parts: list[OpenStep | PauseTime]) -> bool:
         """Record parts of the run whose time is known; whether that completed a window."""
+        if self.recorder.refuses():
+            return False
         completed = False
         for part in parts:
             if type(part) is PauseTime:
@@ -119,7 +135,6 @@ class Bookkeeper:
 
     def run(self) -> Run:
         """The run as recorded, with the steps of the window that is not complete yet."""
-        self.recorder.flush()
         run = self.recorder.read_back(self.run_path)
         return run.with_window(self._window()) if self._resolved else run
 
@@ -159,7 +174,7 @@ class Bookkeeper:
 
     def _forget_low_peaks(self) -> None:
         """A measured peak that the run itself exceeded was measured too low: do not keep it."""
-        self.recorder.flush()
+        self.recorder.written()
         if self.recorder.best_hfu <= 1:
             return
         for entry in self._peaks.values():
@@ -170,6 +185,19 @@ class Bookkeeper:
                     "measured while other work kept the machine busy, or at a lower clock; the "
                     "next run measures it again"
                 )
+
+
+def _ask_after_fork(books: Bookkeeper) -> None:
+    """In a forked child the next step asks at once whose it is, and not after a window only."""
+    alive = weakref.ref(books)  # what is registered stays registered
+
+    def in_child() -> None:
+        there = alive()
+        if there is not None:
+            there.due = 0
+
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+        os.register_at_fork(after_in_child=in_child)
 
 
 def _as_record(step: OpenStep) -> Step:

@@ -90,7 +90,10 @@ def earlier_ideal_s(header: Header) -> float | str:
     if header.earlier is None:
         return 0.0
     ideal_s = header.earlier.ideal_s.get(header.attention)
-    return ideal_s if ideal_s is not None else f"of an earlier attempt: {header.earlier.unknown}"
+    if ideal_s is not None and not header.earlier.unknown:
+        return ideal_s
+    why = header.earlier.unknown or "the ideal time of its model FLOPs was not saved"
+    return f"of an earlier attempt: {why}"
 
 
 def earlier_wall_s(header: Header) -> float:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from torch import nn
 from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
-from mfu_torch.contexts import DataWait, StepContext, watch_loader
+from mfu_torch.contexts import DataWait, StepContext, WatchedLoaders
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.messages import first_line
@@ -124,9 +124,10 @@ class Meter:
         self._resume = resume
         self._state = check_state(resume)
         self._started = self._closed = False
+        self._ended = ""  # why the run was closed
         self._stepping = Stepping(self._start_once)
         self._context = StepContext(self._stepping.begin, self._stepping.end, self._stepping.add)
-        self._unwatch: list[Callable[[], None]] = []  # loaders that are watched
+        self._loaders = WatchedLoaders(self._stepping.waits)
 
     # --- a run ----------------------------------------------------------------------------------
 
@@ -172,6 +173,7 @@ class Meter:
         self._time = timeline_of(clock, place.device, stepping.stand_down, first)
         self._earlier = earlier_of(self._state)
         self._started_at = now().isoformat(timespec="milliseconds")
+        self._began_s = clock.host_s()
         self._recorder, run_path = open_recorder(
             place,
             self._models,
@@ -210,14 +212,16 @@ class Meter:
 
     def close(self, reason: str = "completed") -> None:
         """End the run: wait for the device once, write what is left. Safe to call twice."""
+        self._loaders.release()
         if not self._started or self._closed:
             return
         self._closed = True
-        self._stepping.running = False
+        self._ended = reason
+        self._stepping.run_ends()
         atexit.unregister(self.close)
         self._live.detach()
-        for undo in self._unwatch:
-            undo()
+        if self._recorder.is_forked:  # the run and its file are another process's
+            return
         if self._stepping.never_entered():
             self._recorder.warn(NEVER_ENTERED)
         try:
@@ -248,8 +252,12 @@ class Meter:
     @property
     def log_dir(self) -> Path | None:
         """The folder of the run file; ``None`` when the run is not kept on disk."""
-        run_path = self._books.run_path if self._started else None
-        return run_path.parent if run_path is not None else None
+        return None if self.run_file is None else self.run_file.parent
+
+    @property
+    def run_file(self) -> Path | None:
+        """The run file; ``None`` when the run is not kept on disk."""
+        return self._books.run_path if self._started else None
 
     def state_dict(self) -> dict[str, Any]:
         """What a later attempt at this run has to know, to be saved with a checkpoint.
@@ -262,7 +270,14 @@ class Meter:
         if not self._started:
             raise RuntimeError("no run yet: it begins with `with meter:` or the first step")
         completed = self._time.steps - (self._time.open is not None)
-        return self._books.state(self._started_at, completed, self._earlier)
+        down = self._stepping.down or self._ended.startswith("an internal error")
+        return self._books.state(
+            self._started_at,
+            completed,
+            self._earlier,
+            own_s=self._stepping.clock.host_s() - self._began_s,
+            stopped=f"measuring stopped after step {completed}: an internal error" if down else "",
+        )
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -282,13 +297,14 @@ class Meter:
     def micro_batch(self, batch: object) -> None:
         """Say that work on these inputs begins, where no call of one module stands for it.
 
-        For loops that call parts of a model one by one. From the first call on, the model's own
-        forward calls are not looked at: each distinct shape of ``batch`` is counted once, with all
-        that runs until the next call or the end of the step, its backward included. Not for loops
-        that call something compiled: give ``Meter`` the compiled modules instead.
+        For loops that call parts of a model one by one. From the first call in a step on, the
+        model's own forward calls in that step are not looked at: each distinct ``batch`` is counted
+        once, with all that runs until the next call or the end of the step, its backward included.
+        Not for loops that call something compiled: give ``Meter`` the compiled modules instead.
 
         Args:
-            batch: Tensors, or what holds them; only shapes are looked at.
+            batch: Tensors, or what holds them. Shapes are looked at, and plain values until 16 of
+                them had the same count. Announced on the thread that enters the step.
 
         Raises:
             RuntimeError: Outside of a step.
@@ -331,8 +347,11 @@ class Meter:
             yield
 
     def data(self, loader: Iterable[T]) -> DataWait[T]:
-        """Iterate over ``loader`` and measure how long the loop waits for it (host time)."""
-        return DataWait(loader, self._host_clock, self._stepping.waited)
+        """Iterate over ``loader`` and measure how long the loop waits for it (host time).
+
+        Only on the thread of the steps: one that loads ahead waits in place of the loop.
+        """
+        return DataWait(loader, self._stepping.waits, self._stepping.batch_came)
 
     def watch_loader(self, loader: object) -> bool:
         """Measure the wait for a ``DataLoader`` that somebody else iterates over, a trainer say.
@@ -340,13 +359,4 @@ class Meter:
         Returns:
             Whether it can be: only a loader that is torch's ``DataLoader``, or is made of one.
         """
-        undo = watch_loader(loader, self._host_clock, self._stepping.waits)
-        if undo is None:
-            return False
-        self._unwatch.append(undo)
-        return True
-
-    def _host_clock(self) -> Callable[[], float]:
-        if not self._started:
-            self.start()
-        return self._stepping.clock.host_s
+        return self._loaders.add(loader)

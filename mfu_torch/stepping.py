@@ -18,6 +18,7 @@ from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock
 from mfu_torch.clock.ledger import OpenStep
 from mfu_torch.clock.timeline import Timeline
+from mfu_torch.clock.waits import ELSEWHERE, Waits
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.flops.shapes.signature import shapes_of
 from mfu_torch.messages import first_line
@@ -42,6 +43,7 @@ class Stepping:
     Attributes:
         asked: A step was asked for.
         tokens, samples: Of the next step, as given.
+        waits: For data, as far as the loop waits through the meter.
         running: The run is in progress.
         down: Measuring ended by an internal failure.
     """
@@ -55,9 +57,10 @@ class Stepping:
         self.asked = self.running = self.down = False
         self.tokens: int | None = None
         self.samples: int | None = None
+        self.waits = Waits(start)
         self._start = start
+        self._plain = False  # the run is in progress, and the thread of its steps is known
         self._first = 0
-        self._waits_known = False  # the loop waits for its data through the meter
         self._batches: list[Hashable] = []  # shapes that came from Meter.data for this step
         self._unclear: set[str] = set()  # of tokens and samples: a part was not understood
 
@@ -66,8 +69,15 @@ class Stepping:
     ) -> None:
         """The run begins, with these."""
         self.clock, self.time, self.live, self.books = clock, time, live, books
+        self.waits.run_begins(clock, time)
         self._first = time.steps
         self.running = True
+
+    def run_ends(self) -> None:
+        """The run is over."""
+        self.running = self._plain = False
+        self.waits.run_ends()
+        self._say_where_waits_are()
 
     def begin(self) -> None:
         """The loop enters a step.
@@ -77,7 +87,7 @@ class Stepping:
         """
         if self.down:
             return
-        if not self.running or self.time.open is not None or self.time.pause:
+        if not self._plain or self.time.open is not None or self.time.pause:
             self._check_begin()
         try:
             tokens, samples = self.tokens, self.samples
@@ -85,9 +95,9 @@ class Stepping:
                 tokens = self._as_int("tokens", tokens)
             if not (type(samples) is int or samples is None):
                 samples = self._as_int("samples", samples)
-            step = self.time.begin(tokens, samples, 0.0 if self._waits_known else None)
-            if step.index >= self.books.due and self.books.take(self.time.poll()):
-                self.live.revalidate()
+            step = self.time.begin(tokens, samples, 0.0 if self.waits.known else None)
+            if step.index >= self.books.due:
+                self._window_is_due()
             self.live.begin_step(step.index, (tokens, samples, tuple(self._batches)))
         except Exception as error:
             self.stand_down(error)
@@ -103,6 +113,23 @@ class Stepping:
         if self.running and self.time.pause:
             raise RuntimeError("step() inside pause(): a pause belongs to no step; leave it first")
         self._start()
+        self._loop_is_here()
+        self._plain = True
+
+    def _loop_is_here(self) -> None:
+        self.waits.loop_is_here()
+        if self.waits.elsewhere and not self.waits.known:
+            self._batches.clear()  # they were loaded ahead
+
+    def _window_is_due(self) -> None:
+        if self.books.take(self.time.poll()):
+            self.live.revalidate()
+        self._loop_is_here()
+        self._say_where_waits_are()
+
+    def _say_where_waits_are(self) -> None:
+        if self.waits.elsewhere and not self.waits.known:
+            self.books.recorder.warn_once(ELSEWHERE)
 
     def end(self, failed: bool) -> None:
         """The loop leaves the step."""
@@ -113,6 +140,8 @@ class Stepping:
             return
         try:
             step.failed = failed
+            if self.time.pause:  # it goes on; what ran in it so far is not the step's
+                self.live.resume(in_step=True)
             self.time.end(step)
             if self._unclear:
                 self._forget_unclear(step)
@@ -139,9 +168,7 @@ class Stepping:
             if amount is None:
                 continue
             number = self._as_int(name, amount)
-            if number is None:
-                self._unclear.add(name)
-            else:
+            if number is not None:
                 setattr(step, name, (getattr(step, name) or 0) + number)
 
     def _forget_unclear(self, step: OpenStep) -> None:
@@ -191,20 +218,10 @@ class Stepping:
             if not inside_another:
                 self.live.resume(in_step=self.time.open is not None)
 
-    def waited(self, wait_s: float, batch: object) -> None:
+    def batch_came(self, batch: object) -> None:
         """The loop waited for a batch, which it iterates over through the meter."""
-        if self.waits(wait_s) and len(self._batches) < BATCHES_LIMIT:
+        if len(self._batches) < BATCHES_LIMIT:
             self._batches.append(shapes_of(batch))
-
-    def waits(self, wait_s: float) -> bool:
-        """The loop waited for data; whether that belongs to a step."""
-        if self.down or not self.running or self.time.pause:
-            return False
-        last = self.time.last
-        if last is not None:
-            last.data_wait_s = (last.data_wait_s or 0.0) + wait_s
-        self._waits_known = True
-        return True
 
     def never_entered(self) -> bool:
         """Whether steps were asked for, and none was measured."""
@@ -214,7 +231,7 @@ class Stepping:
         """An internal failure: stop measuring, say so once, and leave the training alone."""
         if self.down:
             return
-        self.down = True
+        self.down = self.waits.over = True
         self.time.stop()
         self.live.detach()
         logger.warning(
@@ -227,12 +244,36 @@ class Stepping:
         self.books.recorder.notes.append(f"measuring stopped: {type(error).__name__}: {error}")
 
     def _as_int(self, name: str, value: Any) -> int | None:
-        if isinstance(value, numbers.Integral) or (
-            isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1
-        ):
-            return int(value)
+        """The amount as a number; ``None``, with a warning, if it is none that can be trusted."""
+        if value is None:
+            return None
+        try:
+            if _is_whole(value):
+                return int(value)
+        except Exception:  # an object of any kind; what it raises must not reach the loop
+            pass
+        self._unclear.add(name)
         self.books.recorder.warn_once(
-            f"{name}= got a {type(value).__name__}; expected an int (a tensor on the device would "
-            f"have to be waited for), so {name}/s is not reported"
+            f"{name}= got {_described(value)}; expected an int (a tensor on the device would have "
+            f"to be waited for), so {name}/s is not reported"
         )
         return None
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number that the host knows: no ``bool``, no 8.0."""
+    if isinstance(value, torch.Tensor):
+        kind = value.dtype
+        whole = not (kind.is_floating_point or kind.is_complex or kind is torch.bool)
+        return whole and value.device.type == "cpu" and value.numel() == 1
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    if not issubclass(kind, torch.Tensor):
+        return f"a {kind.__name__}"
+    try:
+        return f"a {kind.__name__} of {value.dtype} on {value.device.type}"  # type: ignore[attr-defined]
+    except Exception:  # a subclass of its own kind
+        return f"a {kind.__name__}"

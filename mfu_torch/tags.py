@@ -6,11 +6,11 @@ fractions; a figure that is not known has no value, and never 0.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mfu_torch.figures import Figures
 from mfu_torch.records import CountEntry, Entry, Header, PeakEntry, Telemetry
+from mfu_torch.records.names import Names, as_tag
 from mfu_torch.units import margin, scaled
 
 _TAGS = {
@@ -47,27 +47,30 @@ _DEVICE_TAGS = {
 
 
 def scalars(now: Figures) -> Iterator[tuple[str, float]]:
-    """Tag and value of every figure that is known."""
+    """Tag and value of every figure that is known; each tag once.
+
+    Of names that differ in no character that a tag may have, the second has ``_2`` behind it.
+    """
     for name, tag in _TAGS.items():
         value = getattr(now, name)
         if value is not None:
             yield tag, value
     if now.model_flops_per_s is not None:
         yield "throughput/model_tflops_per_s_per_device", now.model_flops_per_s / 1e12
-    for name, share in now.phases.items():
-        yield f"time/phase_{_tag(name)}_share", share
-    for name, share in now.goodput.items():
-        yield f"goodput/{_tag(name)}", share
+    for tag, share in _tagged(now.phases):
+        yield f"time/phase_{tag}_share", share
+    for tag, share in _tagged(now.goodput):
+        yield f"goodput/{tag}", share
 
 
 def device_scalars(seen: Telemetry) -> Iterator[tuple[str, float]]:
-    """Tag and value of everything that the device told."""
+    """Tag and value of everything that the device told; each tag once."""
     for name, (tag, unit) in _DEVICE_TAGS.items():
         value = getattr(seen, name)
         if value is not None:
             yield tag, value * unit
-    for reason, share in seen.throttle.items():
-        yield f"device/throttle_{_tag(reason)}", share
+    for tag, share in _tagged(seen.throttle):
+        yield f"device/throttle_{tag}", share
 
 
 def facts(record: Entry | Figures) -> Iterator[tuple[str, str]]:
@@ -90,9 +93,10 @@ def facts(record: Entry | Figures) -> Iterator[tuple[str, str]]:
         yield f"peak_{record.dtype}", f"unknown: {record.unknown}"
     elif isinstance(record, CountEntry) and record.count is not None:
         for op in record.count.uncounted:
-            yield f"not_counted_{_tag(op)}", f"{op} has no FLOP formula"
+            yield f"not_counted_{as_tag(op)}", f"{op} has no FLOP formula"
 
 
-def _tag(name: str) -> str:
-    # A slash groups curves in all of them, and TensorBoard allows few other characters in a tag.
-    return re.sub(r"[^-.0-9A-Za-z_]", "_", name)
+def _tagged(shares: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    names = Names()
+    for name, share in shares.items():
+        yield as_tag(names.of(name)), share

@@ -15,12 +15,16 @@ from mfu_torch.ideal import (
     sum_ideal,
 )
 from mfu_torch.records import Counts, Header, Pause, Peaks, Record, Run, Step, Window
+from mfu_torch.records.names import FURTHER_PAUSES, PAUSE, Names
 from mfu_torch.utilization import utilization
 
 _Kind = Literal["earlier", "steady", "excluded", "pause", "other"]
 
 _OF_STEPS = ("model", "recompute", "below peak")
 _STEPS, _EARLIER, _OTHER = "steady steps", "earlier attempts", "other"
+
+PAUSES_LIMIT = 30
+"""Names of pauses that have a share each: every share is a curve, and written once a window."""
 
 
 class WallShare(Record, frozen=True, kw_only=True):
@@ -115,12 +119,15 @@ class WallSoFar:
         self._steps_s: dict[str, float] = {"": 0.0}  # by why they are excluded
         self._steps: dict[str, Counter[int]] = {"": Counter()}  # likewise, how often by count id
         self._pauses_s: dict[str, float] = {}
+        self._further_s = 0.0
+        self._names = Names((*_OF_STEPS, _STEPS, _EARLIER, FURTHER_PAUSES, _OTHER))
+        self._shown: dict[str, None] = {}  # names of reasons and pauses, in the order of sight
+        self._lost = ""
 
     def add(self, record: Window | Pause) -> None:
         """Take in what happened next."""
         if isinstance(record, Pause):
-            spent_s = self._pauses_s.get(record.name, 0.0) + record.duration_s
-            self._pauses_s[record.name] = spent_s
+            self._add_pause(record)
             return
         self._wall_s = record.wall_s
         for step in record.steps:
@@ -128,8 +135,22 @@ class WallSoFar:
             self._steps_s[step.excluded] = spent_s
             self._steps.setdefault(step.excluded, Counter()).update(step.count_ids)
 
+    def _add_pause(self, pause: Pause) -> None:
+        if pause.name in self._pauses_s:
+            self._pauses_s[pause.name] += pause.duration_s
+        elif len(self._pauses_s) < PAUSES_LIMIT:
+            self._pauses_s[pause.name] = pause.duration_s
+        else:
+            self._further_s += pause.duration_s
+
+    def lose(self, reason: str) -> None:
+        """A part of the run never came here: from now on its end-to-end MFU is not known."""
+        self._lost = reason
+
     def end_to_end(self, counts: Counts, peaks: Peaks) -> float | str:
         """End-to-end MFU at the end of the last window, or why it is not known."""
+        if self._lost:
+            return self._lost
         ideal = sum_ideal(sum(self._steps.values(), Counter()), counts, peaks)
         ideal_s = ideal if isinstance(ideal, str) else ideal.of("model", self._header.attention)
         return end_to_end(ideal_s, self._wall_s, self._header)
@@ -138,32 +159,46 @@ class WallSoFar:
         """Where the wall time went up to the end of the last window: shares that sum to 1.
 
         ``model`` is the end-to-end MFU; ``recompute`` what hardware FLOPs need beyond it at the
-        peak; ``below peak`` the rest of the steady steps. Then the rest of the excluded steps by
-        reason, pauses by name, earlier attempts, and ``other``. Where ideal times are not known,
-        ``steady steps`` stands for the first three.
+        peak; ``below peak`` the rest of the steady steps. Then earlier attempts, the rest of the
+        excluded steps by reason, and pauses by name, ``other`` last. Where ideal times are not
+        known, ``steady steps`` stands for the first three.
+
+        The first 30 names of pauses have a share each, the others one together, ``further pauses``.
+        A pause whose name is that of another share, or would have its tag, is ``pause NAME``.
         """
         whole_s = self._wall_s + earlier_wall_s(self._header)
         if not whole_s > 0:
             return {}
-        spent = self._split(counts, peaks) or {
-            _STEPS: self._steps_s[""],
-            **{why: time_s for why, time_s in self._steps_s.items() if why},
-            **({_EARLIER: earlier_wall_s(self._header)} if self._header.earlier else {}),
-        }
-        taken = {*spent, *_OF_STEPS, _STEPS, _EARLIER, _OTHER}
-        for name, time_s in self._pauses_s.items():
-            spent[f"pause {name}" if name in taken else name] = time_s
+        spent, reasons_s = self._split(counts, peaks) or (
+            {
+                _STEPS: self._steps_s[""],
+                **({_EARLIER: earlier_wall_s(self._header)} if self._header.earlier else {}),
+            },
+            self._steps_s,
+        )
+        named = {self._names.of(why): time_s for why, time_s in reasons_s.items() if why}
+        named |= {self._names.of(name, PAUSE): s for name, s in self._pauses_s.items()}
+        self._shown |= dict.fromkeys(named)  # those that are new come last
+        spent |= {name: named[name] for name in self._shown}
+        if self._further_s:
+            spent[FURTHER_PAUSES] = self._further_s
         spent[_OTHER] = whole_s - math.fsum(spent.values())
         return {name: utilization(time_s, whole_s) for name, time_s in spent.items()}
 
-    def _split(self, counts: Counts, peaks: Peaks) -> dict[str, float] | None:
-        """Seconds at the peak and beyond, of steps and earlier attempts; ``None`` if unknown."""
+    def _split(
+        self, counts: Counts, peaks: Peaks
+    ) -> tuple[dict[str, float], dict[str, float]] | None:
+        """Seconds at the peak and beyond, of steady steps and earlier attempts; of others by why.
+
+        ``None`` where ideal times are not known.
+        """
         attention = self._header.attention
         before = earlier_ideal_s(self._header)
-        if isinstance(before, str):
+        if isinstance(before, str) or self._lost:
             return None
         spent = dict.fromkeys(_OF_STEPS, 0.0)
         spent["model"] = before
+        reasons_s = {}
         for why, time_s in self._steps_s.items():
             ideal = sum_ideal(self._steps[why], counts, peaks)
             if isinstance(ideal, str):
@@ -171,7 +206,8 @@ class WallSoFar:
             model_s, hardware_s = ideal.of("model", attention), ideal.of("hardware", attention)
             spent["model"] += model_s
             spent["recompute"] += hardware_s - model_s
-            spent[why or "below peak"] = time_s - hardware_s
+            reasons_s[why] = time_s - hardware_s
+        spent["below peak"] = reasons_s[""]
         if self._header.earlier is not None:
             spent[_EARLIER] = earlier_wall_s(self._header) - before
-        return spent
+        return spent, reasons_s

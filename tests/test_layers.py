@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {*DATA, "wall"},
     "insight": TERMS,
     # A sink like those in run, in the one file that may import TensorBoard.
-    "integrations.tensorboard": {*DATA, "tags"},
+    "integrations.tensorboard": {*DATA, "tags", "wall"},
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
     "session": {*TERMS, "integrations.tensorboard", "__init__"},
     "bookkeeping": {*TERMS, "session", "resume"},

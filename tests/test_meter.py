@@ -289,8 +289,8 @@ def test_the_causal_convention_decides_which_flops_mfu_means(tmp_path: Path) -> 
     for attention in ("full", "causal"):
         sink, clock = ListSink(), FakeClock()
         meter = Meter(
-            Attention(), peak=1440.0, sinks=[sink], log_dir=tmp_path, clock=clock, log_every=2,
-            attention=attention,
+            Attention(), peak="1440 FLOP/s", sinks=[sink], log_dir=tmp_path, clock=clock,
+            log_every=2, attention=attention,
         )  # fmt: skip
         for _ in range(2):
             with meter.step():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fake_clock import FakeClock
@@ -67,11 +68,26 @@ def test_a_known_shape_is_not_counted_again(tmp_path: Path) -> None:
     model = Parts()
     meter = meter_of(model, tmp_path)
     with meter:
-        for index in range(6):
+        for _ in range(6):
             with meter.step():
-                meter.micro_batch({"x": torch.ones(8, 16), "id": index})  # plain values are idle
+                meter.micro_batch({"x": torch.ones(8, 16), "ids": [0] * 100})
                 model.train_on(8)
     assert [step.excluded for step in meter.run.steps] == ["FLOPs were being counted"] + [""] * 5
+
+
+def test_values_that_differ_each_time_are_idle_after_16_with_the_same_count(
+    tmp_path: Path,
+) -> None:
+    model = Parts()
+    meter = meter_of(model, tmp_path)
+    with meter:
+        for index in range(24):
+            with meter.step():
+                meter.micro_batch(((torch.ones(8, 16), f"page {index}"), index))
+                model.train_on(8)
+    assert flops_of_steps(meter.run) == [FLOPS_8] * 24
+    counted = [step.excluded == "FLOPs were being counted" for step in meter.run.steps]
+    assert counted == [True] * 16 + [False] * 8
 
 
 def test_calls_of_the_model_do_not_matter_where_batches_are_announced(tmp_path: Path) -> None:
@@ -150,6 +166,46 @@ def test_a_sum_with_a_part_that_is_not_understood_is_unknown(tmp_path: Path) -> 
                     step.add(tokens=amount)  # type: ignore[arg-type]
                 model.train_on(8)
     assert [step.tokens for step in meter.run.steps] == [None, 16]
+
+
+class Unreadable(torch.Tensor):
+    """A tensor that will not say what is in it, as traced ones will not."""
+
+    def __int__(self) -> int:
+        raise OSError("not known")
+
+
+NO_AMOUNTS = [
+    3.5, 8.0, True, "many", float("nan"), 1j, [8], torch.tensor(2.7), torch.tensor(8.0),
+    torch.tensor(float("nan")), torch.tensor(1j), torch.tensor(True), torch.tensor([1, 2]),
+    torch.empty((), dtype=torch.int64, device="meta"), torch.tensor(8).as_subclass(Unreadable),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("amount", NO_AMOUNTS)
+@pytest.mark.parametrize("name", ["tokens", "samples"])
+def test_an_amount_that_is_no_whole_number_leaves_its_step_unknown(
+    name: str, amount: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = meter_of(None, tmp_path)
+    with meter:
+        with meter.step(**{name: amount}) as step:  # type: ignore[arg-type]
+            step.add(**{name: 5})
+        with meter.step(**{name: 5}) as step:
+            step.add(**{name: amount})  # type: ignore[arg-type]
+        with meter.step(**{name: 5}) as step:
+            step.add(**{name: torch.tensor([3])})  # type: ignore[arg-type]
+    assert [getattr(step, name) for step in meter.run.steps] == [None, None, 8]
+    said = [record.message for record in caplog.records]
+    assert len(said) == 1 and said[0].startswith(f"{name}= got a {type(amount).__name__}")
+
+
+@pytest.mark.parametrize("amount", [np.int32(8), torch.tensor(8, dtype=torch.uint8)])
+def test_whole_numbers_of_other_kinds_are_amounts(amount: object, tmp_path: Path) -> None:
+    meter = meter_of(None, tmp_path)
+    with meter, meter.step(tokens=amount) as step:  # type: ignore[arg-type]
+        step.add(tokens=amount)  # type: ignore[arg-type]
+    assert [step.tokens for step in meter.run.steps] == [16]
 
 
 def test_adding_outside_of_a_step_is_refused(tmp_path: Path) -> None:

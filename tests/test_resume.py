@@ -6,6 +6,7 @@ One step is 16384 FLOPs (see test_meter.py): at a peak of 65536 FLOP/s its ideal
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,78 @@ def test_clocks_of_two_hosts_that_differ_do_not_make_time_run_backwards(
     attempt.meter.close()
 
 
+def test_a_clock_that_is_behind_loses_no_time_from_attempt_to_attempt(
+    tmp_path: Path, day: Any
+) -> None:
+    state: Any = {
+        "version": 1, "started": (BEGAN + timedelta(hours=1)).isoformat(), "wall_s": 10.0,
+        "steps": 4, "ideal_s": {"full": 1.0, "causal": 1.0}, "unknown": "",
+    }  # fmt: skip
+    for name in ("two", "three"):
+        attempt = Attempt(tmp_path / name, day, resume=state)
+        with attempt.meter:
+            attempt.steps(2)
+            state = attempt.meter.state_dict()
+    assert state["wall_s"] == 14.0  # 10, and two attempts of 2 s
+    # The first attempt's 1.0 s and 4 steps of 0.25 s.
+    assert run_figures(attempt.meter.run).end_to_end == pytest.approx(2.0 / 14)
+
+
+def test_a_clock_that_is_set_back_does_not_make_an_attempt_shorter(
+    tmp_path: Path, day: Any
+) -> None:
+    attempt = Attempt(tmp_path, day)
+    with attempt.meter:
+        attempt.steps(4)
+        day["s"] = -100.0
+        assert attempt.meter.state_dict()["wall_s"] == 4.0
+
+
+def test_the_state_says_that_measuring_stopped(tmp_path: Path, day: Any) -> None:
+    first = Attempt(tmp_path / "one", day)
+    with first.meter:
+        first.steps(5)
+        first.meter._stepping.stand_down(RuntimeError("a test"))
+        first.steps(25)
+        state = first.meter.state_dict()
+    assert state["steps"] == 5 and state["ideal_s"] == {}
+    assert state["unknown"] == "measuring stopped after step 5: an internal error"
+    second = Attempt(tmp_path / "two", day, resume=state)
+    with second.meter:
+        second.steps(2)
+    now = run_figures(second.meter.run)
+    assert now.end_to_end is None and now.mfu is not None
+    assert now.absent["end_to_end"] == f"of an earlier attempt: {state['unknown']}"
+
+
+def test_a_run_that_was_closed_by_an_internal_error_has_such_a_state(
+    tmp_path: Path, day: Any
+) -> None:
+    attempt = Attempt(tmp_path, day)
+    attempt.steps(5)
+    attempt.meter.close("an internal error: ValueError")
+    assert attempt.meter.state_dict()["unknown"].startswith("measuring stopped after step 5")
+
+
+@pytest.mark.parametrize("saved", [{}, {"full": 1.0}, {"causal": 1.0}])
+def test_ideal_times_that_were_not_saved_are_unknown_with_a_reason_from_then_on(
+    saved: Any, tmp_path: Path, day: Any
+) -> None:
+    state = {
+        "version": 1, "started": BEGAN.isoformat(), "wall_s": 4.0, "steps": 4, "ideal_s": saved,
+        "unknown": "",
+    }  # fmt: skip
+    attempt = Attempt(tmp_path, day, resume=state)
+    with attempt.meter:
+        attempt.steps(2)
+        later = attempt.meter.state_dict()
+    absent = run_figures(attempt.meter.run).absent["end_to_end"]
+    assert absent.startswith(
+        "of an earlier attempt: its state has no ideal time of the model FLOPs"
+    )
+    assert later["ideal_s"] == {} and absent.endswith(later["unknown"])
+
+
 def test_checks_go_on_by_the_steps_of_the_attempt(tmp_path: Path, day: Any) -> None:
     state = {
         "version": 1, "started": BEGAN.isoformat(), "wall_s": 4.0, "steps": 1000,
@@ -163,6 +236,11 @@ def test_checks_go_on_by_the_steps_of_the_attempt(tmp_path: Path, day: Any) -> N
     assert counted == [1000, 1009, 1010]  # as 0, 9 and 10 of a run of its own
 
 
+def a_state(**changes: Any) -> dict[str, Any]:
+    fields = {"version": 1, "started": BEGAN.isoformat(), "wall_s": 4.0, "steps": 4}
+    return {**fields, "ideal_s": {"full": 1.0, "causal": 1.0}, "unknown": "", **changes}
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [
@@ -171,6 +249,15 @@ def test_checks_go_on_by_the_steps_of_the_attempt(tmp_path: Path, day: Any) -> N
         ({"version": 1, "started": "noon", "wall_s": 1.0, "steps": 1}, "no state of a meter"),
         ({"version": 9, "started": BEGAN.isoformat(), "wall_s": 1.0, "steps": 1}, "version 9"),
         ({"version": 1, "started": BEGAN.isoformat(), "wall_s": 1.0, "steps": -1}, "-1 steps"),
+        (a_state(steps=10**30), "0 steps, no number of steps"),
+        (a_state(started="2030-01-01T00:00:00"), "without a time zone"),
+        (a_state(wall_s=math.inf), "wall_s is inf, no time"),
+        (a_state(wall_s=math.nan), "wall_s is nan, no time"),
+        (a_state(wall_s=-1.0), "wall_s is -1.0, no time"),
+        (a_state(ideal_s={"full": math.nan, "causal": 1.0}), "ideal_s of full is nan, no time"),
+        (a_state(ideal_s={"full": 1.0, "causal": -1.0}), "ideal_s of causal is -1.0, no time"),
+        (a_state(ideal_s={"half": 1.0}), "no state of a meter"),
+        (a_state(unknown="\ud800"), "surrogates not allowed"),
     ],
 )
 def test_what_is_no_state_is_refused_with_one_line(state: Any, message: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from samples import T, count, entries, header, peak, step, term
 
 from mfu_torch.records import CountEntry, Earlier, Pause, PeakEntry, Window
+from mfu_torch.records.names import as_tag
 from mfu_torch.wall import WallSoFar
 
 PEAKS = {"bf16": peak("bf16", 100e12), "fp32": peak("fp32", 50e12)}
@@ -85,6 +86,46 @@ def test_a_pause_with_the_name_of_a_share_keeps_its_own() -> None:
     shares = so_far(records).shares(COUNTS, PEAKS)
     assert shares["pause model"] == 0.25 and shares["pause other"] == 0.5
     assert shares["model"] == pytest.approx(0.30 / 4)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_no_two_pauses_share_a_name_whatever_they_are_called(order: int) -> None:
+    durations_s = {"other": 1.0, "pause other": 2.0, "a b": 4.0, "a_b": 8.0, "further pauses": 16.0}
+    pauses = [Pause(name=name, after_step=0, duration_s=s) for name, s in durations_s.items()]
+    wall = so_far([*pauses[::order], Window(steps=(step(0, 1.0),), wall_s=32.0)])
+    shares = wall.shares(COUNTS, PEAKS)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert {1 / 32, 2 / 32, 4 / 32, 8 / 32, 16 / 32} <= {*shares.values()}
+    assert len({as_tag(name) for name in shares}) == len(shares) == 3 + 5 + 1
+
+
+def test_a_share_keeps_its_name_and_its_place_as_others_come() -> None:
+    wall = so_far([
+        Pause(name="a b", after_step=0, duration_s=1.0), Window(steps=(step(0, 1.0),), wall_s=2.0)
+    ])  # fmt: skip
+    before = list(wall.shares(COUNTS, PEAKS))
+    wall.add(Pause(name="a_b", after_step=1, duration_s=1.0))
+    wall.add(Window(steps=(step(1, 1.0, excluded="a/b"),), wall_s=4.0))
+    after = list(wall.shares(COUNTS, PEAKS))
+    assert before == ["model", "recompute", "below peak", "a b", "other"]
+    assert after == [*before[:-1], "a/b 2", "pause a_b", "other"]
+
+
+def test_of_many_pauses_those_after_the_30th_name_have_one_share() -> None:
+    pauses = [Pause(name=f"eval {n}", after_step=0, duration_s=1.0) for n in range(300)]
+    wall = so_far([*pauses, Window(steps=(step(0, 100.0),), wall_s=400.0), pauses[0], pauses[299]])
+    shares = wall.shares(COUNTS, PEAKS)
+    assert [name for name in shares if name.startswith("eval")] == [f"eval {n}" for n in range(30)]
+    assert shares["eval 0"] == pytest.approx(2 / 400)
+    assert shares["further pauses"] == pytest.approx(271 / 400)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_where_a_part_of_the_run_was_lost_nothing_is_taken_apart() -> None:
+    wall = so_far(entries())
+    wall.lose("10 records were dropped")
+    assert wall.end_to_end(COUNTS, PEAKS) == "10 records were dropped"
+    assert next(iter(wall.shares(COUNTS, PEAKS))) == "steady steps"
 
 
 def test_names_of_shares_are_kept_free_where_ideal_times_are_unknown() -> None:

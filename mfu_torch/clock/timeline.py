@@ -49,9 +49,10 @@ class Timeline:
         return step
 
     def end(self, step: OpenStep) -> None:
-        """The loop leaves it; until the next one, time is its tail."""
+        """The loop leaves it; until the next one, time is its tail, unless a pause goes on."""
         self.open = None
-        self._ledger.begin(step, TAIL)
+        if not self.pause:
+            self._ledger.begin(step, TAIL)
 
     def poll(self) -> list[OpenStep | PauseTime]:
         """Parts of the run whose time is known by now."""

@@ -17,6 +17,7 @@ _COMPILED = "_mfu_torch_compiled"
 _DETACHED = "_mfu_torch_detached"
 _is_compiling = torch.compiler.is_compiling
 _thread = threading.get_ident
+_graph_task = torch._C._current_graph_task_id
 
 
 class CallWatch:
@@ -36,7 +37,7 @@ class CallWatch:
         inside: Whether a forward is running.
         thread: The thread whose calls are watched.
         elsewhere: Calls that came on other threads, so that their work is invisible to a counter;
-            those of replicas are in it.
+            those of replicas are in it, those of checkpoints in the engine's threads are not.
     """
 
     def __init__(self, model: nn.Module, on_call: OnCall) -> None:
@@ -97,7 +98,7 @@ class CallWatch:
             if _is_compiling():
                 return run(*args, **kwargs)
             if _thread() != self.thread:
-                self.elsewhere += 1
+                self.elsewhere += _graph_task() == -1
                 # DataParallel runs replicas, which share the attributes of the module: this is
                 # then called for a module that is not ours. Its caller knows which.
                 replica = sys._getframe(1).f_locals.get("self", model)
@@ -114,12 +115,14 @@ class CallWatch:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _thread() != self.thread:
-            self.elsewhere += 1
+            self.elsewhere += _graph_task() == -1
+            return
         self.inside = True
         self._on_call(module, args, kwargs)
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self.inside = False
+        if _thread() == self.thread:
+            self.inside = False
 
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:

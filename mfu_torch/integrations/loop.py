@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +23,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from torch import nn
 
 from mfu_torch.contexts import StepContext
-from mfu_torch.figures import Figures, run_figures
-from mfu_torch.integrations.remarks import RemarksSink
+from mfu_torch.figures import Figures
+from mfu_torch.integrations.remarks import RemarksSink, closing_line, last_line
 from mfu_torch.messages import first_line
 from mfu_torch.meter import Meter
-from mfu_torch.records import Entry, Run, Telemetry
+from mfu_torch.records import Entry, Telemetry
 from mfu_torch.run.sinks import Sink
-from mfu_torch.units import percent
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,13 @@ R = TypeVar("R")
 
 WINDOWS_LIMIT = 1000
 """Windows that wait to be logged on the main thread; with more, nobody asks for them."""
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    known = [name for name in inspect.signature(Meter).parameters if name != "model"]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}; expected one of {', '.join(known)}")
 
 
 def _never_raises(
@@ -87,6 +95,7 @@ class FollowedLoop:
     """
 
     def __init__(self, *, sinks: Sequence[Sink] = (), **meter_options: Any) -> None:
+        _check_names(meter_options)
         Meter(sinks=sinks, **meter_options)  # checks them, and starts nothing
         self._options = meter_options
         self._sinks = tuple(sinks)
@@ -98,6 +107,7 @@ class FollowedLoop:
         self._step: StepContext | None = None
         self._pause: contextlib.AbstractContextManager[None] | None = None
         self._open = False  # the run is in progress
+        self._models: list[weakref.ref[nn.Module]] = []  # of the run
 
     def __getstate__(self) -> dict[str, Any]:
         """Copied and pickled without the run: that has files and threads."""
@@ -130,21 +140,37 @@ class FollowedLoop:
             resume: What :meth:`state` returned in an earlier attempt.
         """
         self.close("a new run")
+        for other in list(_RUNNING):
+            if other.is_left_over(models):
+                other.close("a new run of the same model")
         self._reset()
         options: dict[str, Any] = {"log_dir": log_dir, "resume": resume} | self._options
         sinks = [self._mail, RemarksSink(), *sinks, *self._sinks]
         self.meter = Meter(models, sinks=sinks, **options)
         self.meter.start()
         self._open = True
+        self._models = [weakref.ref(model) for model in models]
+        _RUNNING.add(self)
+
+    def is_left_over(self, models: Sequence[nn.Module]) -> bool:
+        """Whether this run is in progress though another begins that trains the same model.
+
+        A trainer that was interrupted in a notebook does not tell its callbacks.
+        """
+        mine = (model() for model in self._models)
+        parts = {id(part) for model in mine if model is not None for part in model.modules()}
+        return self._open and any(id(part) in parts for one in models for part in one.modules())
 
     @_never_raises
     def begin_step(self) -> None:
-        """The work of a step begins, unless it has already."""
-        if self.meter is None or not self._open or self._step is not None:
+        """The work of a step begins, or goes on after a pause that is open; it ends here."""
+        if self.meter is None or not self._open:
             return
-        self.end_pause()
-        self._step = self.meter.step()
-        self._step.__enter__()
+        if self._pause is not None:
+            self.end_pause()
+        if self._step is None:
+            self._step = self.meter.step()
+            self._step.__enter__()
 
     @_never_raises
     def add(self, *, tokens: int | None = None, samples: int | None = None) -> None:
@@ -160,7 +186,10 @@ class FollowedLoop:
 
     @_never_raises
     def end_step(self, *, failed: bool = False) -> None:
-        """The optimizer has stepped; or, ``failed``, the step came to nothing."""
+        """The optimizer has stepped; or, ``failed``, the step came to nothing.
+
+        A pause that is open goes on.
+        """
         step, self._step = self._step, None
         if step is not None:
             step.__exit__(RuntimeError if failed else None, None, None)
@@ -208,12 +237,19 @@ class FollowedLoop:
         if self.meter is None or not self._open:
             return
         self._open = False
+        _RUNNING.discard(self)
         self.end_step(failed=True)
         self.end_pause()
         self.meter.close(reason)
         run = self.meter.run
+        if run.end is None and next(iter(run.steps), None) is None:  # not what was written
+            why = run.notes[0] if run.notes else "it has no steps, and no end"
+            logger.warning("mfu_torch: the run file cannot be read back: %s", why)
+            line = last_line(self._mail.latest, run.header.attention)
+        else:
+            line = closing_line(run, self.meter.run_file)
         if run.header.rank == 0:
-            _say(closing_line(run, self.meter.log_dir))
+            _say(line)
 
     def summary(self) -> str:
         """The report of the run, as ``mfu-torch report`` prints it.
@@ -241,18 +277,8 @@ class FollowedLoop:
                 meter.close(f"an internal error: {type(error).__name__}")
 
 
-def closing_line(run: Run, folder: Path | None) -> str:
-    """What came of a run, and where to read more."""
-    now = run_figures(run)
-    shares = [
-        f"{percent(share)} {name}"
-        for share, name in ((now.mfu, "steady-state"), (now.end_to_end, "end-to-end"))
-        if share is not None
-    ]
-    why = now.absent.get("mfu", "no step is recorded")
-    found = f"MFU {', '.join(shares)}" if shares else f"MFU unknown: {why}"
-    more = "" if folder is None else f"; mfu-torch report {folder}"
-    return f"mfu_torch: {found} (attention {run.header.attention}){more}"
+_RUNNING: weakref.WeakSet[FollowedLoop] = weakref.WeakSet()
+"""Loops whose runs are in progress in this process: one that was left over is ended by the next."""
 
 
 def _say(line: str) -> None:

@@ -7,17 +7,22 @@ with mlflow.start_run():                          # the script's own run, on ran
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterable
 
 from mfu_torch.figures import Figures
+from mfu_torch.messages import first_line
 from mfu_torch.records import Entry, Telemetry
 from mfu_torch.tags import device_scalars, facts, scalars
 
 try:
     import mlflow
     from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
 except ImportError as error:
     raise ImportError("MLflowSink needs mlflow: pip install 'mfu_torch[mlflow]'") from error
+
+_LETTERS = 250  # that MLflow takes of a name
 
 
 class MLflowSink:
@@ -27,8 +32,12 @@ class MLflowSink:
         """Log to the run of that id, by default the one that is active in this thread.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or none of that id.
+            TypeError: If ``run_id`` is no text.
         """
+        # mlflow.log_metrics would start a run of its own: sinks are called from another thread,
+        # and the active run is known to its thread only.
+        self._client = mlflow.MlflowClient()
         if run_id is None:
             active = mlflow.active_run()
             if active is None:
@@ -36,9 +45,10 @@ class MLflowSink:
                     "no MLflow run is active; call mlflow.start_run() before, or pass run_id="
                 )
             run_id = active.info.run_id
-        # mlflow.log_metrics would start a run of its own: sinks are called from another thread,
-        # and the active run is known to its thread only.
-        self._client = mlflow.MlflowClient()
+        elif not isinstance(run_id, str):
+            raise TypeError(f"run_id is {run_id!r}; expected a text: that of run.info.run_id")
+        else:
+            self._look_up(run_id)
         self._run_id = run_id
 
     def write(self, record: Entry | Figures) -> None:
@@ -49,13 +59,33 @@ class MLflowSink:
             self._log(device_scalars(record), record.after_step)
         else:
             for name, text in facts(record):
-                self._client.set_tag(self._run_id, f"mfu_torch.{name}", text)
+                self._client.set_tag(self._run_id, _name(f"mfu_torch.{name}"), text)
 
     def close(self) -> None:
         """Leave the run active: it belongs to whoever started it."""
 
+    def _look_up(self, run_id: str) -> None:
+        try:
+            self._client.get_run(run_id)
+        except MlflowException as error:
+            raise ValueError(
+                f"run_id is {run_id!r}, which {mlflow.get_tracking_uri()} does not give "
+                f"({first_line(error)}); expected that of a run there: run.info.run_id"
+            ) from error
+
     def _log(self, values: Iterable[tuple[str, float]], step: int) -> None:
         now_ms = int(time.time() * 1000)
-        metrics = [Metric(tag, value, now_ms, step) for tag, value in values]
+        metrics = [Metric(_name(tag), value, now_ms, step) for tag, value in values]
         if metrics:
             self._client.log_batch(self._run_id, metrics=metrics)
+
+
+def _name(tag: str) -> str:
+    """As MLflow takes it: a path that leads nowhere else, of 250 letters at most."""
+    name = "/".join(
+        part.replace(".", "_") if part in (".", "..") else part for part in tag.split("/")
+    )
+    if name != tag or name.endswith("/") or len(name) > _LETTERS:
+        # Another tag could become the same.
+        name = f"{name[: _LETTERS - 9]}_{zlib.crc32(tag.encode()):08x}"
+    return name

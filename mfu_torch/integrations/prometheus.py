@@ -64,6 +64,12 @@ _DEVICE = {
     "nvlink_tx_bytes_per_s": ("nvlink_transmit_bytes_per_second", "Over NVLink out of the device"),
 }
 
+# What else there can be.
+_OTHERS = (
+    *("run_info", "peak_flops_per_second"),
+    *("phase_ratio", "goodput_ratio", "device_throttle_ratio"),
+)
+
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 """Where torchrun, srun and mpirun say which process of its host this one is."""
 
@@ -93,16 +99,25 @@ class PrometheusSink(Collector):
                 ``registry`` itself.
             addr: Interface to listen on; by default all, so that another machine can scrape.
                 ``"127.0.0.1"``: this machine only.
-            registry: Where the metrics are registered; by default one of their own.
+            registry: Where the metrics are registered; by default one of their own. A registry
+                takes the metrics of one sink at a time.
             run: The label ``run``; by default the time at which the run started.
 
         Raises:
-            ValueError: If ``port`` is no port, or there is neither a port nor a registry.
+            ValueError: If ``port`` is no port, there is neither a port nor a registry, or the
+                environment's ``LOCAL_RANK`` is no number.
+            TypeError: If ``addr``, ``registry`` or ``run`` is something else.
         """
         if port is None and registry is None:
             raise ValueError("port is None and no registry is given; expected one of them")
         if port is not None and not (type(port) is int and 0 <= port <= 65535):
             raise ValueError(f"port is {port!r}; expected a number from 0 to 65535, or None")
+        if not isinstance(addr, str):
+            raise TypeError(f'addr is {addr!r}; expected a text, such as "0.0.0.0" or "127.0.0.1"')
+        if not (registry is None or hasattr(registry, "register")):
+            raise TypeError(f"registry is {registry!r}; expected a CollectorRegistry, or None")
+        if not isinstance(run, str):
+            raise TypeError(f"run is {run!r}; expected a text, the value of the label `run`")
         self.port = port + _local_rank() if port else port
         self._addr = addr
         self._registry = CollectorRegistry() if registry is None else registry
@@ -120,6 +135,7 @@ class PrometheusSink(Collector):
 
         Raises:
             OSError: If the port cannot be listened on.
+            ValueError: If the registry has the metrics of another sink.
         """
         if isinstance(record, Figures):
             self._figures = record
@@ -131,36 +147,54 @@ class PrometheusSink(Collector):
             run = self._run or record.started
             self._labels = (record.device.name, str(record.rank), record.attention, run)
             self._header = record
+            self._register()
             self._serve()
 
     def close(self) -> None:
         """Stop serving: what is over must not look as if it went on."""
         if self._header is not None:
             self._registry.unregister(self)
+            self._header = None
         if self._server is not None:
             server, thread = self._server
             server.shutdown()
             server.server_close()
             thread.join()
 
+    def _register(self) -> None:
+        try:
+            self._registry.register(self)
+        except ValueError as error:  # its own text lists all the names
+            self._header = None
+            raise ValueError(
+                "the registry has the metrics of another PrometheusSink that is not closed; "
+                "expected one at a time: give each a registry and a port of its own"
+            ) from error
+
     def _serve(self) -> None:
         if self.port is not None:
             try:
                 self._server = start_http_server(self.port, self._addr, self._registry)
             except (OSError, OverflowError) as error:  # OverflowError: above 65535 by its rank
+                self.close()
                 why = getattr(error, "strerror", None) or error
                 raise OSError(
                     f"port {self.port} on {self._addr} cannot be listened on ({why}); nothing is "
                     "served to Prometheus. Pass a free one: PrometheusSink(port=...)"
                 ) from error
             self.port = self._server[0].server_port
-        self._registry.register(self)
 
     # --- a scrape, in a thread of the server ----------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance: which metrics there are depends on what is known."""
-        return ()
+        """Every metric that there can be: the registry then refuses those of a second sink.
+
+        Prometheus' text format has each metric once, with the samples of all.
+        """
+        device = (f"device_{name}" for name, _ in _DEVICE.values())
+        for name in (*_OTHERS, *(name for name, _ in _FIGURES.values()), *device):
+            yield GaugeMetricFamily(f"mfu_torch_{name}", "")
+        yield CounterMetricFamily("mfu_torch_steps", "")
 
     def collect(self) -> Iterator[Metric]:
         """Every metric that has a value now."""
@@ -216,5 +250,13 @@ class PrometheusSink(Collector):
 
 def _local_rank() -> int:
     """Which process of its host this is, from 0; 0 where nobody says."""
-    named = (os.environ.get(name, "") for name in _LOCAL_RANKS)
-    return next((int(text) for text in named if text.isdigit()), 0)
+    for name in _LOCAL_RANKS:
+        text = os.environ.get(name, "")
+        if text and text != "-1":  # -1: some launchers say so of a process that is alone
+            if not (text.isascii() and text.isdigit()):
+                raise ValueError(
+                    f"{name} is {text!r}; expected which process of its host this is, from 0: set "
+                    "it as torchrun does, or unset it"
+                )
+            return int(text)
+    return 0

@@ -27,11 +27,16 @@ class TrackioSink:
 
         Raises:
             ValueError: If there is none.
+            TypeError: If ``run`` is no run.
         """
         # Kept here: sinks are called from another thread, which would not find it.
         self._run: Any = trackio.context_vars.current_run.get() if run is None else run
         if self._run is None:
             raise ValueError("no trackio run is open; call trackio.init(...) before, or pass run=")
+        if not (hasattr(self._run, "log") and hasattr(self._run, "config")):
+            raise TypeError(
+                f"run is {run!r}; expected a trackio run: what trackio.init(...) returns"
+            )
 
     def write(self, record: Entry | Figures) -> None:
         """Log what is known of a window; what stands behind it goes into the run's config.

@@ -28,33 +28,55 @@ class WandbSink:
         """Log to ``run``, by default the one that ``wandb.init`` has opened.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or it is finished.
+            TypeError: If ``run`` is no run.
         """
         self._run: Any = wandb.run if run is None else run
         if self._run is None:
             raise ValueError("no W&B run is open; call wandb.init(...) before, or pass run=")
+        if not hasattr(self._run, "define_metric"):
+            raise TypeError(f"run is {run!r}; expected a W&B run: what wandb.init(...) returns")
+        if self._is_finished():
+            raise ValueError("the W&B run is finished; call wandb.init(...) before, or pass run=")
         self._run.define_metric(STEP, hidden=True)
         self._defined: set[str] = set()
         self._device: dict[str, float] = {}
         self._row: int | None = None
 
     def write(self, record: Entry | Figures) -> None:
-        """Log what is known of a window; what stands behind it goes into the run's config."""
+        """Log what is known of a window; what stands behind it goes into the run's config.
+
+        Raises:
+            RuntimeError: If the run is finished and there is something to log.
+        """
         if isinstance(record, Telemetry):  # comes just before the figures of its window
             self._device = dict(device_scalars(record))
         elif isinstance(record, Figures):
             values = {**self._device, **dict(scalars(record))}
             self._device = {}
+            self._check_open()
             for tag in values.keys() - self._defined:
                 self._run.define_metric(tag, step_metric=STEP)
             self._defined.update(values)
             self._log({**values, STEP: record.step})
         else:
             for name, text in facts(record):
+                self._check_open()
                 self._run.config.update({f"mfu_torch/{name}": text}, allow_val_change=True)
 
     def close(self) -> None:
         """Leave the run open: it belongs to whoever opened it."""
+
+    def _is_finished(self) -> bool:
+        return bool(getattr(self._run, "_is_finished", False))  # W&B tells it in no other way
+
+    def _check_open(self) -> None:
+        # A finished run answers nothing that it is asked: W&B waits 30 s for it, and then raises.
+        if self._is_finished():
+            raise RuntimeError(
+                "the W&B run is finished, what came after is not in it; close the meter before "
+                "wandb.finish()"
+            )
 
     def _log(self, values: dict[str, float]) -> None:
         """Into the row that the script fills next, so that its own rows keep their numbers.

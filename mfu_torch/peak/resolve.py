@@ -95,6 +95,10 @@ def _entry(
     return PeakEntry(dtype=dtype, peak=peak, measured=measured)
 
 
+SLOWEST = 10_000
+"""A bare number below it is no rate in FLOP/s: it is one in TFLOP/s, or in units of a datasheet."""
+
+
 def check_given(given: Given) -> None:
     """Refuse a ``peak=`` that cannot be used, before anything runs.
 
@@ -129,6 +133,11 @@ def _check_one(given: object) -> None:
             "or a mapping of dtype to any of these"
         )
     _check_rate(given, parse_flops_per_s(given if isinstance(given, str) else float(given)))
+    if not isinstance(given, str) and float(given) < SLOWEST:
+        raise ValueError(
+            f"peak is {given!r}, which would be {given} FLOP/s; expected FLOP/s: "
+            f'peak={given}e12 or peak="{given} TFLOP/s", if that is meant'
+        )
 
 
 def _check_rate(given: object, flops_per_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -21,6 +22,9 @@ class Earlier(Record, frozen=True, kw_only=True):
         steps: Steps completed when the state was saved.
         ideal_s: Ideal time of the model FLOPs of these, by attention convention; empty if unknown.
         unknown: Then, why.
+
+    Raises:
+        ValueError: If a time or the number of steps is negative, or no finite number.
     """
 
     started: str
@@ -28,6 +32,28 @@ class Earlier(Record, frozen=True, kw_only=True):
     steps: int
     ideal_s: dict[Attention, float] = msgspec.field(default_factory=dict)
     unknown: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the numbers: what they are summed into can be told from nothing else."""
+        check_amounts(self.wall_s, self.steps, self.ideal_s)
+
+
+STEPS_LIMIT = 2**53
+"""More steps than any run has, and a number that every reader of JSON takes as it is."""
+
+
+def check_amounts(wall_s: float, steps: int, ideal_s: Mapping[Attention, float]) -> None:
+    """Of earlier attempts: times are finite and not negative, and so are steps.
+
+    Raises:
+        ValueError: If they are not; the message names the field.
+    """
+    times = {"wall_s": wall_s, **{f"ideal_s of {way}": time_s for way, time_s in ideal_s.items()}}
+    for name, time_s in times.items():
+        if not (math.isfinite(time_s) and time_s >= 0):
+            raise ValueError(f"{name} is {time_s}, no time that can have passed")
+    if not 0 <= steps <= STEPS_LIMIT:
+        raise ValueError(f"{steps} steps, no number of steps that can have been made")
 
 
 class Header(Record, frozen=True, kw_only=True, tag="header"):

@@ -6,18 +6,22 @@ import sys
 import textwrap
 from typing import TextIO
 
-from mfu_torch.figures import ABOVE_PEAK, Figures
+from mfu_torch.figures import ABOVE_PEAK, ESTIMATED, Figures
 from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry, Telemetry
 from mfu_torch.run.terminal import COLUMNS, Span, Terminal
 from mfu_torch.units import margin, percent, scaled, seconds
 
 _INDENT = " " * 6
+_SINCE = "end-to-end MFU is over all attempts, the time between them included"
 
 WORTH_SAYING = 0.1
 """Share of a window's samples in which something held the clock down, to be said on the console."""
 
 # What a terminal with colours shows apart. Nothing says whether a figure is good: no colour does.
 _REMARK, _WARNING = "dim", "yellow"
+
+_FIRST_TO_GO = ("data wait", "throughput", "FLOP/s", "HFU", "step time", "step")
+"""What a narrow terminal has no room for, in this order."""
 
 
 class ConsoleSink:
@@ -30,7 +34,13 @@ class ConsoleSink:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to ``stream``, or to what ``sys.stdout`` is at the time of writing."""
+        """Write to ``stream``, or to what ``sys.stdout`` is at the time of writing.
+
+        Raises:
+            TypeError: If ``stream`` cannot be written to.
+        """
+        if not (stream is None or hasattr(stream, "write")):
+            raise TypeError(f"stream is {stream!r}; expected an open text file, or None for stdout")
         self._stream = stream
         self._attention: Attention = "full"
         self._said: set[str] = set()
@@ -50,6 +60,8 @@ class ConsoleSink:
         elif isinstance(record, Header):
             self._attention = record.attention
             self._once(f"mfu_torch on {record.device.name}, attention {record.attention}")
+            if record.earlier is not None:
+                self._once(f"resumed after {record.earlier.steps} steps: {_SINCE}")
         elif isinstance(record, PeakEntry) and record.peak is not None:
             peak = record.peak
             rate = scaled(peak.flops_per_s, "FLOP/s")
@@ -77,6 +89,10 @@ class ConsoleSink:
         self._print(terminal, _spans(now, self._attention, terminal.columns))
         if now.mfu is None and now.steps and "mfu" in now.absent:
             self._once(f"{_INDENT}MFU unknown: {now.absent['mfu']}", _WARNING)
+        if now.uncertainty is not None and ESTIMATED not in self._said:
+            self._said.add(ESTIMATED)
+            within = f"within {percent(now.uncertainty)} of these figures"
+            self._remark(f"{_INDENT}{ESTIMATED}: {within}", _WARNING)
         if max(now.mfu or 0.0, now.hfu or 0.0) > 1 and ABOVE_PEAK not in self._said:
             self._said.add(ABOVE_PEAK)
             name = "MFU" if (now.mfu or 0.0) > 1 else "HFU"
@@ -108,31 +124,42 @@ class ConsoleSink:
 
 
 def figures_line(now: Figures, attention: Attention, columns: int = COLUMNS) -> str:
-    """The figures of a window on one line; where they are too long, the last ones are left out."""
+    """The figures of a window on one line; where they are too long, the MFU is the last to go."""
     return "".join(text for text, _ in _spans(now, attention, columns))
 
 
 def _spans(now: Figures, attention: Attention, columns: int) -> list[Span]:
-    """The line in pieces of one style each; not longer than ``columns`` in all."""
+    """The line in pieces of one style each; not longer than ``columns`` in all.
+
+    But for a number that is alone on its line: half of a number would be another one.
+    """
     step = f"step {now.step:>5}"
     if not now.steps:
-        return [(f"{step}  {now.absent.get('mfu', 'no steady step')}"[:columns], _REMARK)]
-    parts: list[Span] = [(step, "dim")]
+        line = f"{step}  {now.absent.get('mfu', 'no steady step')}"
+        return [(line[: max(columns, len(step))], _REMARK)]
+    parts = _parts(now, attention, step)
+    for name in _FIRST_TO_GO:
+        if sum(len(text) + 2 for text, _ in parts.values()) - 2 > columns:
+            parts.pop(name, None)
+    first, *others = parts.values()
+    return [first, *((f"  {text}", style) for text, style in others)]
+
+
+def _parts(now: Figures, attention: Attention, step: str) -> dict[str, Span]:
+    """What is known, by what it is."""
+    parts: dict[str, Span] = {"step": (step, "dim")}
     if now.step_s is not None:
-        parts.append((f"{seconds(now.step_s)}/step", ""))
+        parts["step time"] = (f"{seconds(now.step_s)}/step", "")
     name = "MFU" if attention == "full" else f"MFU({attention})"
-    parts.append((f"{name} {'-' if now.mfu is None else percent(now.mfu)}", "bold cyan"))
+    parts["MFU"] = (f"{name} {'-' if now.mfu is None else percent(now.mfu)}", "bold cyan")
     if now.hfu is not None:
-        parts.append((f"HFU {percent(now.hfu)}", "cyan"))
+        parts["HFU"] = (f"HFU {percent(now.hfu)}", "cyan")
     if now.model_flops_per_s is not None:
-        parts.append((scaled(now.model_flops_per_s, "FLOP/s"), ""))
+        parts["FLOP/s"] = (scaled(now.model_flops_per_s, "FLOP/s"), "")
     if now.tokens_per_s is not None:
-        parts.append((f"{scaled(now.tokens_per_s, '')} tok/s", ""))
+        parts["throughput"] = (f"{scaled(now.tokens_per_s, '')} tok/s", "")
     elif now.samples_per_s is not None:
-        parts.append((f"{scaled(now.samples_per_s, '')} samples/s", ""))
+        parts["throughput"] = (f"{scaled(now.samples_per_s, '')} samples/s", "")
     if now.data_wait_share is not None:
-        parts.append((f"data wait {percent(now.data_wait_share)}", ""))
-    while sum(len(text) + 2 for text, _ in parts) - 2 > columns and len(parts) > 1:
-        parts.pop()
-    first, *others = parts
-    return [(first[0][:columns], first[1]), *((f"  {text}", style) for text, style in others)]
+        parts["data wait"] = (f"data wait {percent(now.data_wait_share)}", "")
+    return parts

@@ -4,7 +4,7 @@
     {"type":"peak",...}  {"type":"count",...}  {"type":"window",...}  {"type":"pause",...}
     {"type":"end",...}                   last, unless the process was killed
 
-Every line is flushed as it is written, so a killed process loses at most the line that it was
+Every line is handed to the system at once, so a killed process loses at most the line that it was
 writing, and a run can be read while it goes on.
 """
 
@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 import re
+from io import FileIO
 from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import SCHEMA_VERSION, Entry, Header, MFUError, Run
+from mfu_torch.records import SCHEMA_VERSION, Earlier, Entry, Header, MFUError, Run
 
 _NAME = re.compile(r"run(?:-(?P<number>\d+))?(?:\.rank(?P<rank>\d+))?\.jsonl")
 _NULL_NUMBER = re.compile(r"Expected `(float|int)`, got `null`")
@@ -58,8 +59,15 @@ class RunFileSink:
         """
         if isinstance(record, Figures):
             return
-        self._file.write(self._encoder.encode(record) + b"\n")
-        self._file.flush()
+        line = memoryview(self._encode(record) + b"\n")
+        while line:  # a disk that is nearly full takes a part
+            line = line[self._file.write(line) :]
+
+    def _encode(self, record: Entry) -> bytes:
+        try:
+            return self._encoder.encode(record)
+        except UnicodeEncodeError:  # half of a character, as in names of files that are no UTF-8
+            return self._encoder.encode(_writable(msgspec.to_builtins(record, enc_hook=_plain)))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -80,14 +88,24 @@ def _plain(value: Any) -> str | int | float:
         return float(value)
 
 
-def _create(directory: Path, rank: int) -> tuple[Path, BinaryIO]:
+def _writable(value: Any) -> Any:
+    """Plain data with every text as UTF-8 can have it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(each) for key, each in value.items()}
+    return [_writable(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _create(directory: Path, rank: int) -> tuple[Path, FileIO]:
     suffix = f".rank{rank}" if rank else ""
     number = 1
     while True:
         path = directory / f"run{f'-{number}' if number > 1 else ''}{suffix}.jsonl"
         try:
             # "x" is O_CREAT | O_EXCL: of two processes that try at once, one gets the name.
-            return path, path.open("xb")
+            # Without a buffer: a forked process would write out what is in its copy of it.
+            return path, path.open("xb", buffering=0)
         except FileExistsError:
             number += 1
 
@@ -145,6 +163,7 @@ def _entries(path: Path, data: bytes, notes: list[str]) -> list[Entry]:
             "the run ended, or was read, before it was written"
         )
     _check_header(path, lines[0])
+    lines[0] = _readable_header(lines[0], notes)
     entries: list[Entry] = []
     skipped: dict[str, list[int]] = {}
     for number, line in enumerate(lines, 1):
@@ -176,6 +195,27 @@ def _check_header(path: Path, line: bytes) -> None:
             f"{path}: line 1 has schema {tag.schema}; this mfu_torch reads up to {SCHEMA_VERSION}; "
             "upgrade mfu_torch to read this run"
         )
+
+
+def _readable_header(line: bytes, notes: list[str]) -> bytes:
+    """A header whose word on earlier attempts makes no sense says nothing of them."""
+    try:
+        _decoder.decode(line)
+    except msgspec.DecodeError as error:
+        fields = msgspec.json.decode(line)  # it is JSON: its type and schema were read
+        if not fields.get("earlier"):
+            return line
+        why = "the run file does not say what it had done"
+        unknown = Earlier(started="an unknown time", wall_s=0.0, steps=0, unknown=why)
+        fields["earlier"] = msgspec.to_builtins(unknown)
+        changed = msgspec.json.encode(fields)
+        try:
+            _decoder.decode(changed)
+        except msgspec.DecodeError:  # something else is broken, which is to be told
+            return line
+        notes.append(f"line 1: what it says of earlier attempts was left out: {error}")
+        return changed
+    return line
 
 
 def _entry(path: Path, number: int, line: bytes) -> Entry | str:

@@ -118,9 +118,10 @@ def test_nothing_on_the_custom_scalars_is_an_error(page: Page) -> None:
 
 def test_the_text_says_how_the_numbers_were_computed(page: Page) -> None:
     page.open("text", size=(1400, 1600))
-    cells = page.until(lambda: page.texts("td"), "a table, not markdown as it was written")
+    title = "How the numbers of this run were computed"
+    page.until(lambda: page.texts("h3").count(title) == 2, "the texts of both runs")
+    cells = page.texts("td")  # of tables, not markdown as it was written
     page.screenshot("text")
-    assert page.texts("h3").count("How the numbers of this run were computed") == 2
     for expected in (
         "every attention score is counted (convention full)",
         "counted on step 0 as it trained",

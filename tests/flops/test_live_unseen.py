@@ -92,3 +92,50 @@ def test_more_kinds_of_inputs_than_are_told_apart_do_not_end_the_counting(
     assert len(list(run.steps)) == 11  # the meter did not stand down
     known = [(c, t) for c, t in zip(counts, audit.truth, strict=True) if c is not None]
     assert known and all(c == t for c, t in known)
+
+
+def test_inputs_of_many_parts_are_remembered_up_to_a_limit_and_counted_beyond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(microbatches, "LEAVES_LIMIT", 1000)
+    monkeypatch.setattr(microbatches, "PASSING_LIMIT", 3)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: list[torch.Tensor]) -> torch.Tensor:
+            return self.linear(x[0]).sum()
+
+    model = Model()
+    audit = Audit(model, tmp_path)
+    for rows in range(1, 30):
+        x = [torch.ones(rows, 16)] + [torch.ones(rows * (1 + n % 7)) for n in range(64)]
+        audit.step(lambda x=x: model(x).backward(), linear(rows))
+    micro = audit.meter._live._known.micro
+    assert len(micro.numbers) < 8  # of 3 * 65 parts each
+    assert len(micro._inputs) < 8 + 3
+    audit.assert_right()
+
+
+def test_a_value_that_numbers_the_steps_brings_no_new_count_with_each(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
+            return self.linear(x)
+
+    model = Model()
+    audit = Audit(model, tmp_path)
+    for step in range(200):
+        rows = 4 + step % 5
+        audit.step(
+            lambda rows=rows, step=step: model(torch.ones(rows, 16), step).sum().backward(),
+            linear(rows),
+        )
+    run = audit.assert_right()
+    assert len(run.counts) < 40
+    assert len(audit.meter._live._known.micro._inputs) < 60

@@ -99,7 +99,7 @@ def test_a_checkpoint_made_without_the_callback_can_be_resumed_with_it(
     figures = run_figures(ours.meter.run)
     assert figures.mfu == pytest.approx(MFU, rel=1e-12)
     assert figures.end_to_end is None
-    assert "without MFUCallback" in figures.absent["end_to_end"]
+    assert "no state of MFUCallback" in figures.absent["end_to_end"]
 
 
 def test_a_state_that_cannot_be_read_costs_the_numbering_and_a_warning(
@@ -359,3 +359,18 @@ def test_the_wait_for_data_is_measured(tmp_path: Path) -> None:
     # Of the 5 steady steps all but the last, after which training ends, are followed by a batch.
     assert figures.data_wait_share == pytest.approx(4 / 9)
     assert figures.mfu == pytest.approx(MFU * 5 / 9, rel=1e-12)
+
+
+def test_a_second_callback_in_one_trainer_does_nothing_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer, ours, _ = trainer_of(tmp_path, max_steps=4)
+    second = callback()
+    trainer.add_callback(second)
+    trainer.train()
+    assert ours.meter is not None and second.meter is None
+    assert trainer.state.log_history[-1]["train_mfu"] == mfu_of(ours)
+    assert capsys.readouterr().out.count("mfu-torch report") == 1
+    assert warnings_of(caplog) == [
+        "this Trainer has an MFUCallback already; the second does nothing"
+    ]

@@ -33,8 +33,8 @@ def one() -> Any:
 
 
 def test_a_callback_is_one_for_every_package_that_is_imported() -> None:
-    for name in PACKAGES:
-        assert isinstance(MFUCallback(), package(name).Callback)
+    for one in [package(name) for name in PACKAGES]:
+        assert isinstance(MFUCallback(), one.Callback)
     assert MFUCallback().state_key == "MFUCallback"
 
 
@@ -129,3 +129,15 @@ def test_a_fault_of_ours_ends_measuring_with_one_warning_and_not_the_training(
     (said,) = [text for text in caplog.messages if "a mistake" in text]
     assert said.startswith("mfu_torch stopped measuring after an internal error")
     assert "save_checkpoint" not in vars(fit)
+
+
+def test_the_class_in_place_of_an_instance_is_refused_with_what_to_write(
+    one: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=r"expected an instance: Trainer\(callbacks=\[MFU"):
+        trainer(one, tmp_path, MFUCallback).fit(module(one), rows(1))
+
+
+def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(TypeError, match="there is no option 'log_every_n_steps'; expected one of"):
+        MFUCallback(log_every_n_steps=5)

@@ -292,7 +292,7 @@ def test_a_checkpoint_that_was_tested_is_not_gone_on_from(one: Any, tmp_path: Pa
     assert [step.index for step in read_run(tmp_path / "second").steps] == [0, 1]
 
 
-def test_a_state_that_is_none_begins_a_new_run_and_says_so(
+def test_a_state_that_cannot_be_read_leaves_what_came_before_unknown_and_says_so(
     one: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = trainer(one, tmp_path / "first", callback(FakeClock()))
@@ -303,16 +303,25 @@ def test_a_state_that_is_none_begins_a_new_run_and_says_so(
     torch.save(saved, tmp_path / "saved.ckpt")
     second = trainer(one, tmp_path / "second", callback(FakeClock()), max_epochs=2)
     second.fit(module(one), rows(4), ckpt_path=tmp_path / "saved.ckpt")
-    assert [step.index for step in read_run(tmp_path / "second").steps] == [0, 1, 2, 3]
-    assert any("a new run begins: resume has version 99" in text for text in caplog.messages)
+    run = read_run(tmp_path / "second")
+    assert [step.index for step in run.steps] == [4, 5, 6, 7]
+    assert run.header.earlier is not None and run.header.earlier.unknown
+    assert any("cannot be gone on from: resume has version 99" in text for text in caplog.messages)
 
 
-def test_a_checkpoint_without_our_state_is_gone_on_from_as_a_new_run(
+def test_of_a_checkpoint_without_our_state_it_is_unknown_what_came_before(
     one: Any, tmp_path: Path
 ) -> None:
     plain = trainer(one, tmp_path / "first")
     plain.fit(module(one), rows(4))
     plain.save_checkpoint(tmp_path / "saved.ckpt")
-    fit = trainer(one, tmp_path / "second", callback(FakeClock()), max_epochs=2)
-    fit.fit(module(one), rows(4), ckpt_path=tmp_path / "saved.ckpt")
-    assert [step.index for step in read_run(tmp_path / "second").steps] == [0, 1, 2, 3]
+    clock = FakeClock()
+    fit = trainer(one, tmp_path / "second", callback(clock), max_epochs=2)
+    fit.fit(module(one, clock), rows(4), ckpt_path=tmp_path / "saved.ckpt")
+    run = read_run(tmp_path / "second")
+    assert [step.index for step in run.steps] == [4, 5, 6, 7]
+    now = run_figures(run)
+    assert now.mfu == 0.5 and now.end_to_end is None
+    assert now.absent["end_to_end"] == (
+        "of an earlier attempt: the checkpoint after 4 steps has no state of MFUCallback"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from samples import entries, run
 
 from mfu_torch import read_run
 from mfu_torch.figures import Figures, run_figures
-from mfu_torch.integrations.loop import FollowedLoop, closing_line
+from mfu_torch.integrations.loop import FollowedLoop
+from mfu_torch.integrations.remarks import RemarksSink, closing_line, last_line
 from mfu_torch.records import Run
 
 
@@ -105,6 +107,73 @@ def test_a_step_that_begins_ends_a_pause_that_nobody_ended(tmp_path: Path) -> No
     found = read_run(tmp_path)
     assert [p.duration_s for p in found.pauses if p.name == "checkpoint"] == [3.0]
     assert len(list(found.steps)) == 2
+
+
+def test_a_pause_goes_on_when_the_step_in_which_it_began_ends(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.start()
+    for index in range(4):
+        trainer.micro_step()
+        if index in (0, 2):  # the first step is counted
+            trainer.loop.begin_pause("eval")
+            trainer.model(torch.ones(64, 16)).sum().backward()  # counts for nothing
+            trainer.clock.advance(2.0)
+        trainer.loop.end_step()
+        trainer.model(torch.ones(64, 16)).sum().backward()
+        trainer.clock.advance(8.0 if index in (0, 2) else 0.0)
+        trainer.loop.end_pause()
+    trainer.loop.close()
+    found = read_run(tmp_path)
+    assert [p.duration_s for p in found.pauses if p.name == "eval"] == [10.0, 10.0]
+    assert [step.duration_s for step in found.steps] == [1.0] * 4
+    assert [found.count_of(step).model for step in found.steps] == [16384] * 4  # type: ignore[union-attr]
+
+
+def test_work_of_an_open_step_ends_a_pause_in_it(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.start()
+    for index in range(4):
+        trainer.loop.begin_step()
+        if index == 2:
+            trainer.loop.begin_pause("eval")
+            trainer.clock.advance(2.0)
+        trainer.micro_step()  # begins the step that is open already
+        trainer.loop.end_step()
+    trainer.loop.close()
+    found = read_run(tmp_path)
+    assert [p.duration_s for p in found.pauses if p.name == "eval"] == [2.0]
+    assert [step.duration_s for step in found.steps] == [1.0] * 4
+    assert run_figures(found).mfu == 0.25
+
+
+@pytest.mark.parametrize(
+    ("steps", "mfu"),
+    [(1, "25.0 % end-to-end"), (4, "25.0 % in the last window, 25.0 % end-to-end")],
+)
+def test_a_folder_that_was_removed_is_said_and_is_no_internal_error(
+    steps: int,
+    mfu: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = Trainer(tmp_path / "run")
+    trainer.start()
+    for _ in range(steps):
+        trainer.step()
+    shutil.rmtree(tmp_path / "run")
+    with caplog.at_level(logging.WARNING):
+        trainer.loop.close()
+    assert [(r.exc_info, "run.jsonl: no such file" in r.message) for r in caplog.records] == [
+        (None, True)
+    ]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"mfu_torch: MFU {mfu} (attention full)"
+    assert not trainer.loop.running
+
+
+def test_nothing_is_claimed_of_a_lost_run_without_a_window() -> None:
+    assert last_line(None, "full").startswith("mfu_torch: MFU unknown: the records are lost")
 
 
 def test_hooks_before_after_and_twice_are_harmless(tmp_path: Path) -> None:
@@ -252,7 +321,7 @@ def test_a_run_says_what_it_divides_by_and_what_came_of_it(
     assert rest == [
         "peak fp32 65.5 kFLOP/s dense, given: Meter(peak=...)",
         f"mfu_torch: MFU 25.0 % steady-state, 25.0 % end-to-end (attention full); "
-        f"mfu-torch report {tmp_path}",
+        f"mfu-torch report {tmp_path / 'run.jsonl'}",
     ]
 
 
@@ -272,3 +341,41 @@ def test_no_stdout_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stdout", None)
     trainer.loop.close()
     assert read_run(tmp_path).end is not None
+
+
+def test_a_run_that_was_left_over_is_ended_by_the_next_one_of_its_model(tmp_path: Path) -> None:
+    first, second = Trainer(tmp_path / "first"), Trainer(tmp_path / "second")
+    second.model = torch.nn.Sequential(first.model)  # wrapped anew
+    other = Trainer(tmp_path / "other")
+    for trainer in (first, other, second):
+        trainer.start()
+    assert [trainer.loop.running for trainer in (first, other, second)] == [False, True, True]
+    end = read_run(tmp_path / "first").end
+    assert end is not None and end.reason == "a new run of the same model"
+    for trainer in (other, second):
+        trainer.loop.close()
+
+
+def test_windows_without_a_steady_step_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Trainer(tmp_path, log_every=1)
+    trainer.start()
+    for rows in (8, 16, 24, 32, 40):  # each of another shape: counted, and not steady
+        trainer.loop.begin_step()
+        trainer.model(torch.ones(rows, 16)).sum().backward()
+        trainer.loop.end_step()
+    trainer.loop.close()
+    said = [text for text in caplog.messages if "no MFU so far" in text]
+    assert said == [
+        "no MFU so far: no steady step (FLOPs were being counted); steps after it have figures"
+    ]
+
+
+def test_figures_that_are_estimated_are_said_to_be_once(caplog: pytest.LogCaptureFixture) -> None:
+    sink = RemarksSink()
+    for uncertainty in (0.02, 0.03):
+        sink.write(Figures(step=2, steps=2, time_s=1.0, mfu=0.4, uncertainty=uncertainty))
+    assert caplog.messages == [
+        "FLOPs are estimated in part, since they depend on data: within 2.0 % of the logged figures"
+    ]

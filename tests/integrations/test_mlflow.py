@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("mlflow")
 
 import mlflow
+from samples import count
 from tracker_records import (
     CURVES,
     FACTS,
@@ -18,6 +19,7 @@ from tracker_records import (
     write_from_another_thread,
 )
 
+from mfu_torch.figures import Figures
 from mfu_torch.integrations.mlflow import MLflowSink
 
 
@@ -72,6 +74,34 @@ def test_a_run_can_be_named_that_is_not_the_active_one() -> None:
     client = mlflow.MlflowClient()
     assert client.get_run(other.info.run_id).data.metrics["mfu/hfu"] == 0.5
     assert client.get_run(active.info.run_id).data.metrics == {}
+
+
+def test_a_run_that_was_ended_first_has_every_figure_all_the_same() -> None:
+    with mlflow.start_run() as run:
+        sink = MLflowSink()
+    write_from_another_thread(sink)
+    client = mlflow.MlflowClient()
+    assert client.get_run(run.info.run_id).data.metrics.keys() == CURVES.keys()
+    assert client.get_run(run.info.run_id).info.status == "FINISHED"
+
+
+def test_a_pause_of_any_name_is_a_metric() -> None:
+    names = {".": 0.1, "..": 0.2, "": 0.3, "e" * 300: 0.4, "e" * 301: 0.5, "a/../b": 0.6}
+    with mlflow.start_run() as run:
+        now = Figures(step=1, steps=1, time_s=1.0, mfu=0.5, goodput=names)
+        MLflowSink().write(now)
+        MLflowSink().write(count(uncounted={"my::" + "x" * 300: 1}))
+    data = mlflow.MlflowClient().get_run(run.info.run_id).data
+    assert sorted(data.metrics.values()) == [0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6]
+    assert max(map(len, data.metrics)) == 250
+    assert any(name.startswith("mfu_torch.not_counted_my__xxx") for name in data.tags)
+
+
+def test_a_run_that_does_not_exist_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"run_id is 'nope', which file:.* expected that of a run"):
+        MLflowSink("nope")
+    with mlflow.start_run() as run, pytest.raises(TypeError, match=r"that of run\.info\.run_id"):
+        MLflowSink(run)  # type: ignore[arg-type]
 
 
 def test_what_the_documentation_says_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

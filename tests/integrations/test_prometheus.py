@@ -239,6 +239,83 @@ def test_what_is_no_port_is_refused(port: Any) -> None:
         PrometheusSink(port=port)
 
 
+@pytest.mark.parametrize("argument", ["addr", "registry", "run"])
+def test_an_argument_of_another_kind_is_refused(argument: str) -> None:
+    with pytest.raises(TypeError, match=f"{argument} is 5; expected a"):
+        PrometheusSink(**{argument: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", ["²", "one", "-2", "1.0"])
+def test_a_local_rank_that_is_no_number_is_refused(
+    rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    message = f"LOCAL_RANK is '{rank}'; expected which process of its host this is, from 0"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PrometheusSink()
+    assert PrometheusSink(port=0).port == 0  # needs none
+
+
+def test_a_process_that_is_said_to_be_alone_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "-1")
+    assert PrometheusSink().port == 9108
+
+
+def test_a_registry_has_each_metric_once_and_refuses_a_second_sink(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    first = PrometheusSink(port=None, registry=registry, run="first")
+    first.write(HEADER)
+    first.write(EVERYTHING)
+    second = PrometheusSink(port=0, addr="127.0.0.1", registry=registry, run="second")
+    recorder = Recorder(header(), [second], keep=True)
+    recorder.put(End(wall_s=1.0, reason="completed"))
+    recorder.close()
+    assert caplog.messages == [
+        "PrometheusSink failed and gets no more records: ValueError: the registry has the metrics "
+        "of another PrometheusSink that is not closed; expected one at a time: give each a "
+        "registry and a port of its own"
+    ]
+    second.close()
+    page = generate_latest(registry).decode()
+    types = [line for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types)) > 10
+    assert 'run="second"' not in page
+    first.close()
+    third = PrometheusSink(port=None, registry=registry, run="third")
+    third.write(HEADER)
+    assert 'run="third"' in generate_latest(registry).decode()
+
+
+def test_a_registry_is_given_back_where_the_port_is_in_use() -> None:
+    registry = CollectorRegistry()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sink = PrometheusSink(port=port, addr="127.0.0.1", registry=registry)
+        with pytest.raises(OSError, match="cannot be listened on"):
+            sink.write(HEADER)
+    assert generate_latest(registry) == b""
+
+
+def test_one_metric_can_be_asked_for_by_its_name(sink: PrometheusSink) -> None:
+    for record in (HEADER, peak(), EVERYTHING):
+        sink.write(record)
+    for name in ("mfu_torch_mfu_ratio", "mfu_torch_steps_total", "mfu_torch_goodput_ratio"):
+        url = f"http://127.0.0.1:{sink.port}/metrics?name[]={name}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if line[0] != "#"]
+        assert lines and all(line.startswith(f"{name}{{") for line in lines)
+
+
+def test_every_metric_is_announced(sink: PrometheusSink) -> None:
+    seen = Telemetry(after_step=1, samples=1, time_s=1.0, throttle={"x": 1.0})
+    for record in (HEADER, peak(), EVERYTHING, seen):
+        sink.write(record)
+    announced = {family.name for family in sink.describe()}
+    assert {family.name for family in sink.collect()} <= announced
+
+
 def test_neither_a_port_nor_a_registry_is_refused() -> None:
     with pytest.raises(ValueError, match="no registry is given"):
         PrometheusSink(port=None)

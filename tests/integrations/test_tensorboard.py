@@ -10,7 +10,8 @@ from samples import count, header, peak
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mfu_torch.figures import Figures
-from mfu_torch.integrations.tensorboard import TensorBoardSink
+from mfu_torch.integrations.tensorboard import Counted, TensorBoardSink
+from mfu_torch.integrations.tensorboard.counted import LIMIT
 from mfu_torch.records import CountEntry, Entry, Peak, PeakEntry, Telemetry
 
 TEXT = "mfu/how_computed/text_summary"
@@ -165,6 +166,79 @@ def test_the_text_is_written_again_only_when_it_changed(tmp_path: Path) -> None:
     assert [step for step, _ in texts(read)] == [10, 30, 40]
     assert "my::scan" in texts(read)[1][1]
     assert "| fp8 | 100 TFLOP/s |" in texts(read)[2][1]
+
+
+def shape(index: int) -> CountEntry:
+    """Of a loop in which every step has a shape of its own, and a word to say of it."""
+    return count(
+        index,
+        method=f"counted on step {index} as it trained",
+        notes=(f"A mask of shape ({index}, {index}) is counted in full.",),
+    )
+
+
+def test_a_thousand_shapes_do_not_make_the_text_longer(tmp_path: Path) -> None:
+    records: list[Entry | Figures] = [header(), peak()]
+    for index in range(1000):
+        records.append(shape(index))
+        if index % 10 == 9:
+            records.append(Figures(step=index + 1, steps=10, time_s=1.0, mfu=0.4))
+    first, last = texts(events(tmp_path, *records))
+    assert (first[0], last[0]) == (10, 1000)
+    assert "| FLOPs | counted on steps 0, 1, 2 and 7 others as they trained |" in first[1]
+    assert "| FLOPs | counted on steps 0, 1, 2 and 997 others as they trained |" in last[1]
+    assert "| notes | A mask of shape (0 to 999, 0 to 999) is counted in full. |" in last[1]
+    assert len(last[1]) < 2000
+
+
+def test_the_text_is_written_again_for_another_way_to_count_and_for_another_note(
+    tmp_path: Path,
+) -> None:
+    window = [Figures(step=n, steps=10, time_s=1.0, mfu=0.4) for n in range(10, 70, 10)]
+    read = events(
+        tmp_path,
+        *(header(), peak(), shape(0), window[0]),
+        *(shape(1), shape(5), window[1]),
+        *(count(3, method="counted on step 7, which ran eagerly: new"), window[2]),
+        *(count(4, method="given by the user", notes=("An upper bound.",)), window[3]),
+        *(CountEntry(id=5, unknown="it failed on step 9"), window[4]),
+        *(CountEntry(id=6, unknown="it failed on step 10"), window[5]),
+    )
+    assert [step for step, _ in texts(read)] == [10, 30, 40, 50, 60]  # 60 is the end
+    assert "| FLOPs unknown | it failed on step 9 |" in texts(read)[3][1]
+    _, text = texts(read)[-1]
+    methods = "counted on steps 0, 1 and 5 as they trained; counted on step 7, which ran eagerly"
+    assert f"| FLOPs | {methods}: new; given by the user |" in text
+    assert "| FLOPs unknown | it failed on step 9 to 10 |" in text
+    assert "is counted in full. An upper bound. |" in text
+
+
+def test_numbers_that_differ_are_said_from_the_smallest_to_the_largest() -> None:
+    how = "estimated from {} shapes that were counted, each within {} % of it"
+    notes = ("a bf16 mask", "a bf8 mask")  # names, and no numbers
+    texts = [how.format(64, 9.8), how.format(100, 10.4), how.format(64, 0.31)]
+    counted = Counted(count(n, method=text, notes=notes) for n, text in enumerate(texts))
+    expected = "estimated from 64 to 100 shapes that were counted, each within 0.31 to 10.4 % of it"
+    assert dict(counted.rows())["FLOPs"] == expected
+    assert dict(counted.rows())["notes"] == "a bf16 mask a bf8 mask"
+    one = Counted([count(0, method=texts[0]), count(1, method=texts[0])])
+    assert dict(one.rows())["FLOPs"] == texts[0]
+
+
+def test_more_ops_and_notes_than_can_be_read_are_a_number() -> None:
+    letters = [chr(ord("a") + n) for n in range(LIMIT + 3)]
+    counted = Counted(
+        count(n, uncounted={f"my::{letter}": 1}, notes=(f"Note {letter}.", letter * 1000))
+        for n, letter in enumerate(letters)
+    )
+    rows = dict(counted.rows())
+    assert rows["not counted"].count("my::") == LIMIT
+    assert "my::a, my::b, " in rows["not counted"] and ", and 3 other ops: " in rows["not counted"]
+    assert rows["notes"].endswith(f"and {2 * (LIMIT + 3) - LIMIT} other notes.")
+    assert len(rows["notes"]) < LIMIT * 520
+    before = counted.kinds()
+    counted.add(count(99, uncounted={"my::z": 1}, notes=("One more.",)))
+    assert counted.kinds() == before  # nothing that is shown has changed, but for a number
 
 
 def test_a_run_without_a_window_has_its_text_all_the_same(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mfu_torch import Meter, Peak, read_run
 from mfu_torch.figures import run_figures
 
-PEAK = 2048.0
+PEAK = "2048 FLOP/s"
 
 
 class Attention(torch.nn.Module):
@@ -238,7 +238,7 @@ def test_a_loop_that_does_not_wait_through_the_meter_has_no_curve_of_waits(
 
 
 def test_a_later_run_in_the_same_folder_has_curves_of_its_own(tmp_path: Path) -> None:
-    for peak in (PEAK, 2 * PEAK, 4 * PEAK):
+    for peak in (PEAK, "4096 FLOP/s", "8192 FLOP/s"):
         train(tmp_path, peak=peak)
     # 0.5 as worked out above, at one, two and four times the peak.
     for folder, mfu in ((tmp_path, 0.5), (tmp_path / "run-2", 0.25), (tmp_path / "run-3", 0.125)):

@@ -1,46 +1,25 @@
-"""TensorBoard beside the curves: the layout, the table of runs, the picture, another's writer."""
+"""TensorBoard beside the curves: the layout, the table of runs, another's writer."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from event_files import NOW, put, read
+from msgspec.structs import replace
 from samples import count, entries, header, peak, step
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.api_pb2 import Status
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
 
 from mfu_torch.figures import Figures, run_figures
-from mfu_torch.integrations.tensorboard import TensorBoardSink, how_computed
+from mfu_torch.integrations.tensorboard import TensorBoardSink
 from mfu_torch.integrations.tensorboard.layout import stacked
-from mfu_torch.integrations.tensorboard.picture import PARTS, draw
-from mfu_torch.records import End, Entry, Run, Telemetry, Window
-
-NOW = Figures(step=5, steps=4, time_s=4.0, mfu=0.4, hfu=0.5, step_s=1.0)
-
-
-def put(sink: TensorBoardSink, *records: Entry | Figures) -> None:
-    """As the recorder does: the figures of a window follow it."""
-    for record in records:
-        sink.write(record)
-        if isinstance(record, Window):
-            sink.write(NOW)
-    sink.close()
-
-
-def read(folder: Path) -> EventAccumulator:
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return events
-
+from mfu_torch.records import End, Run, Telemetry, Window
 
 # --- the layout ----------------------------------------------------------------------------------
 
@@ -177,6 +156,18 @@ def test_a_run_that_was_killed_has_its_row_as_well(tmp_path: Path) -> None:
     sink.close()
 
 
+def test_an_end_to_end_mfu_that_the_windows_do_not_know_is_not_that_of_the_run(
+    tmp_path: Path,
+) -> None:
+    lost = replace(NOW, absent={"end_to_end": "records were dropped"})
+    put(TensorBoardSink(tmp_path), *entries()[:7], lost, entries()[-1])
+    tags = read(tmp_path).Tags()["scalars"]
+    assert "run/mfu" in tags
+    assert [e.value for e in read(tmp_path).Scalars("run/end_to_end")] == [
+        pytest.approx(0.9 / 15.4)  # of the window before
+    ]
+
+
 @pytest.mark.parametrize(
     ("reason", "status"),
     [("completed", "STATUS_SUCCESS"), ("KeyboardInterrupt", "STATUS_FAILURE")],
@@ -214,61 +205,6 @@ def test_a_run_without_a_steady_step_has_no_row(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         hparams(tmp_path)
     assert "run/mfu" not in read(tmp_path).Tags()["scalars"]
-
-
-# --- the picture ---------------------------------------------------------------------------------
-
-SHARES = {"model": 0.5, "below peak": 0.25, "eval": 0.25, "other": 0.0}
-
-
-def colours(image: Any, share: float) -> tuple[int, ...]:
-    """The colour of the bar at a share of its length."""
-    # The bar is the only thing that is as wide as this; its corner is the first pixel of it.
-    filled = (image != 255).any(axis=2)
-    rows = np.flatnonzero(filled.mean(axis=1) > 0.9)
-    columns = np.flatnonzero(filled[rows].all(axis=0))
-    left, right = columns[0], columns[-1]
-    return tuple(image[rows[3], round(left + share * (right - left))].tolist())
-
-
-def test_the_bar_is_divided_as_the_wall_time_is() -> None:
-    image = draw(SHARES)
-    assert image is not None and image.dtype == np.uint8
-    model, below, pause = (colours(image, share) for share in (0.25, 0.6, 0.9))
-    assert model == (0x00, 0x72, 0xB2)
-    assert below == (0xBF, 0xD9, 0xEA)
-    assert pause == (0xE6, 0x9F, 0x00)
-    for edge in (0.49, 0.74):  # just before a part ends and just after
-        assert colours(image, edge) != colours(image, edge + 0.02)
-
-
-def test_the_picture_is_in_the_event_file(tmp_path: Path) -> None:
-    now = Figures(step=7, steps=1, time_s=1.0, goodput=SHARES)
-    put(TensorBoardSink(tmp_path), now)
-    (image,) = read(tmp_path).Images("breakdown/wall_time")
-    assert image.step == 7
-    drawn = np.asarray(Image.open(io.BytesIO(image.encoded_image_string)))
-    assert (drawn == draw(SHARES)).all()
-
-
-def test_a_name_of_any_kind_and_number_can_be_drawn() -> None:
-    names = ["$x^2", "eval\nagain", "e" * 500, *(f"eval {n}" for n in range(100))]
-    image = draw({"model": 0.5, **dict.fromkeys(names, 0.5 / len(names)), "other": -0.01})
-    few = draw({f"eval {n}": 1 / (PARTS + 1) for n in range(PARTS + 1)})
-    assert image is not None and few is not None
-    assert image.shape == few.shape
-
-
-def test_without_matplotlib_the_text_says_how_to_get_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extra = "pip install 'mfu_torch[plot]'"
-    assert extra not in how_computed(header(), {}, {})
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert extra in how_computed(header(), {}, {})
-    assert draw(SHARES) is None
-    put(TensorBoardSink(tmp_path), header(), Figures(step=7, steps=1, time_s=1.0, goodput=SHARES))
-    assert read(tmp_path).Tags()["images"] == []
 
 
 # --- the writer of somebody else -----------------------------------------------------------------
@@ -316,15 +252,18 @@ def test_a_sink_needs_a_folder_or_a_writer(tmp_path: Path, both: bool) -> None:
             TensorBoardSink(**arguments)
 
 
-def test_a_picture_that_fails_does_not_cost_the_event_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"writer": 5}, "writer is 5; expected a torch.utils.tensorboard.SummaryWriter"),
+        ({"log_dir": 5}, "log_dir is 5; expected a path"),
+        ({"log_dir": "x", "hparams": 5}, "hparams is 5; expected a dict"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(
+    arguments: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(shares: object) -> None:
-        raise RuntimeError("no font")
-
-    monkeypatch.setattr("mfu_torch.integrations.tensorboard.sink.draw", failing)
-    sink = TensorBoardSink(tmp_path)
-    with pytest.raises(RuntimeError, match="no font"):
-        put(sink, *entries()[:-1], Figures(step=7, steps=1, time_s=1.0, goodput=SHARES))
-    assert sink._writer.file_writer is None
-    assert values(tmp_path)["attention"] == "full"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=message):
+        TensorBoardSink(**arguments)
+    assert list(tmp_path.iterdir()) == []

@@ -85,6 +85,19 @@ def test_without_an_open_run_the_message_says_what_to_call() -> None:
         TrackioSink()
 
 
+def test_what_is_no_run_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"run is 5; expected a trackio run: what trackio\.init"):
+        TrackioSink(5)
+
+
+def test_a_run_that_was_finished_first_has_every_figure_all_the_same() -> None:
+    run = opened()
+    sink = TrackioSink()
+    run.finish()
+    write_from_another_thread(sink)
+    assert curves(stored()) == CURVES
+
+
 def test_a_run_takes_metrics_and_their_step() -> None:
     assert list(inspect.signature(trackio.Run.log).parameters) == ["self", "metrics", "step"]
 

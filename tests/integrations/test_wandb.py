@@ -15,6 +15,7 @@ pytest.importorskip("wandb")
 
 import wandb
 from samples import header
+from samples import step as step_of
 from tracker_records import (
     CURVES,
     FACTS,
@@ -27,7 +28,10 @@ from tracker_records import (
 )
 from wandb.proto import wandb_internal_pb2
 
+from mfu_torch.figures import Figures
 from mfu_torch.integrations.wandb import STEP, WandbSink
+from mfu_torch.records import End, Window
+from mfu_torch.run.recorder import Recorder
 
 
 @pytest.fixture
@@ -161,6 +165,60 @@ def test_the_run_is_not_finished(opened: Callable[..., Any]) -> None:
     run.log({"loss": 1.5})
     run.finish()
     assert rows(run)[-1]["loss"] == 1.5
+
+
+def test_a_run_that_is_finished_first_costs_one_warning_and_no_wait(
+    opened: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opened()
+    recorder = Recorder(header(), [WandbSink()], keep=True)
+    assert recorder.flush()
+    run.finish()
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("W&B waits 30 s for the answer of a finished run")
+
+    for name in ("log", "define_metric"):
+        monkeypatch.setattr(run, name, asked)
+    monkeypatch.setattr(type(run), "step", property(asked))
+    for after in range(1, 3):
+        recorder.put(Window(steps=(step_of(after, 1.0, count_ids=()),), wall_s=after))
+    recorder.close()
+    assert [record.getMessage() for record in caplog.records if "mfu" in record.name] == [
+        "WandbSink failed and gets no more records: RuntimeError: the W&B run is finished, what "
+        "came after is not in it; close the meter before wandb.finish()"
+    ]
+
+
+def test_a_run_that_is_finished_when_there_is_nothing_more_to_log_warns_of_nothing(
+    opened: Callable[..., Any],
+) -> None:
+    run = opened()
+    sink = WandbSink()
+    sink.write(FIRST)
+    run.finish()
+    sink.write(End(wall_s=1.0, reason="completed"))
+    sink.close()
+
+
+def test_what_is_no_open_run_is_refused(opened: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"run is 5; expected a W&B run: what wandb\.init"):
+        WandbSink(5)
+    run = opened()
+    run.finish()
+    with pytest.raises(ValueError, match="the W&B run is finished"):
+        WandbSink(run)
+
+
+def test_a_pause_of_any_name_is_in_the_history(opened: Callable[..., Any]) -> None:
+    names = {".": 0.1, "": 0.2, "e" * 300: 0.3, "a/../b": 0.4}
+    run = opened()
+    WandbSink().write(Figures(step=1, steps=1, time_s=1.0, goodput=names))
+    run.finish()
+    (row,) = rows(run)
+    assert sorted(value for tag, value in row.items() if tag.startswith("goodput/")) == [
+        *(0.1, 0.2, 0.3, 0.4),
+    ]
 
 
 def test_a_run_that_is_disabled_takes_everything_and_keeps_nothing(

@@ -195,3 +195,10 @@ def test_looking_up_never_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert look_up_peak(CPU, "fp32", tmp_path).unknown.startswith(
         "no fp32 peak for 'AMD EPYC': the CPU's peak is not determined yet; the first run that "
     )
+
+
+@pytest.mark.parametrize("given", [989, 312.0, {"bf16": 989}])
+def test_a_bare_number_of_tflops_is_refused_with_what_it_would_mean(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"would be \d+(\.0)? FLOP/s; expected FLOP/s: peak=\d+"):
+        check_given(given)
+    check_given({"bf16": "989 FLOP/s"})  # with its unit it is the user's to give

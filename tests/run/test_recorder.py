@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import count, entries, header, peak, step
+from recorder_sinks import ListSink, StuckSink, pause, window
+from samples import count, entries, header, peak
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import CountEntry, End, Entry, Header, Pause, PeakEntry, Window
+from mfu_torch.records import CountEntry, End, Header, PeakEntry, Window
 from mfu_torch.run import recorder as module
 from mfu_torch.run.recorder import Recorder
 from mfu_torch.run.runfile import RunFileSink, read_run
@@ -20,56 +20,11 @@ from mfu_torch.run.runfile import RunFileSink, read_run
 NAMES = ("other", "another")
 
 
-class ListSink:
-    """Keeps what it is given, and which thread gave it."""
-
-    def __init__(self, fail_on: type | None = None) -> None:
-        self.records: list[Any] = []
-        self.threads: set[str] = set()
-        self.closed = 0
-        self._fail_on = fail_on
-
-    def write(self, record: Entry | Figures) -> None:
-        if self._fail_on is not None and isinstance(record, self._fail_on):
-            raise OSError(28, "No space left on device")
-        self.records.append(record)
-        self.threads.add(threading.current_thread().name)
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def kinds(self) -> list[str]:
-        return [type(record).__name__ for record in self.records]
-
-
-class StuckSink(ListSink):
-    """Blocks in its first write until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered = threading.Event()
-        self.let_go = threading.Event()
-
-    def write(self, record: Entry | Figures) -> None:
-        self.entered.set()
-        self.let_go.wait()
-        super().write(record)
-
-
 @pytest.fixture
 def stuck(request: pytest.FixtureRequest) -> StuckSink:
     sink = StuckSink()
     request.addfinalizer(sink.let_go.set)  # no thread outlives a test that failed
     return sink
-
-
-def window(*indices: int, wall_s: float = 8.0) -> Window:
-    steps = tuple(step(index, 1.0, excluded="" if index else "first step") for index in indices)
-    return Window(steps=steps, wall_s=wall_s, memory_bytes=1000)
-
-
-def pause(number: int) -> Pause:
-    return Pause(name="eval", after_step=number, duration_s=1.0)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -107,8 +62,7 @@ def test_sinks_are_called_on_one_thread_that_is_not_the_training_loops() -> None
     recorder = Recorder(header(), [sink])
     recorder.put(window(0, 1))
     recorder.close()
-    assert sink.threads == {"mfu_torch recorder"}
-    assert threading.current_thread().name not in sink.threads
+    assert sink.threads == {"mfu_torch sinks"}
 
 
 def test_the_figures_are_over_the_window_and_end_to_end_over_the_run_so_far() -> None:
@@ -204,11 +158,15 @@ def test_closing_gives_up_on_a_stuck_sink_with_a_warning_that_says_where_to_look
     stuck: StuckSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(header(), [stuck])
+    assert stuck.entered.wait(60)
+    recorder._lane.finish()
+    recorder._lane.thread.join()
     recorder.close(timeout_s=0.0)
     (warning,) = warnings(caplog)
-    assert "has not finished writing" in warning and "log_dir" in warning
+    assert "StuckSink has not finished writing after 0 s: the last 1 records" in warning
+    assert recorder.notes == [warning]
     stuck.let_go.set()
-    recorder._thread.join()
+    recorder._to_sinks.thread.join()
     assert stuck.closed == 1  # late, and whole
 
 
@@ -223,10 +181,11 @@ def test_when_a_sink_is_stuck_newer_records_are_dropped_with_one_warning(
     assert stuck.entered.wait(60)  # the header is out of the queue: four places are free
     for number in range(10):
         recorder.put(pause(number))
+    assert recorder.written()
     stuck.let_go.set()
     recorder.close()
     assert stuck.records == [header(), *(pause(number) for number in range(4))]
-    message = "a sink is stuck: 4 records wait, newer ones are dropped"
+    message = "StuckSink is stuck: 4 records wait, newer ones are dropped"
     assert warnings(caplog) == [message]
     assert recorder.notes == [message]
 
@@ -239,12 +198,13 @@ def test_a_sink_that_is_free_again_gets_records_again(
     assert stuck.entered.wait(60)
     for number in range(3):
         recorder.put(pause(number))
+    assert recorder.written()
     stuck.let_go.set()
     assert recorder.flush()
     recorder.put(pause(7))
     recorder.close()
     assert stuck.records == [header(), pause(0), pause(7)]
-    assert recorder.read_back(None).notes == ("2 records were dropped",)
+    assert recorder.read_back(None).pauses == (pause(0), pause(1), pause(2), pause(7))
 
 
 def test_in_memory_the_first_records_and_the_end_are_kept_and_a_note_tells_how_many_are_not(
@@ -259,8 +219,11 @@ def test_in_memory_the_first_records_and_the_end_are_kept_and_a_note_tells_how_m
     recorder.close()
     run = recorder.read_back(None)
     assert run.pauses == (pause(0), pause(1))
-    assert run.end == End(wall_s=8.0, reason="completed")
-    assert run.notes == ("4 records were dropped",)
+    # The wall time of what is kept: that of the others would count as time without work.
+    assert run.end == End(wall_s=2.0, reason="completed")
+    assert run.notes == (
+        "4 records are not in it: only the first 3 records are kept in memory; log_dir= keeps all",
+    )
     assert len(sink.records) == 8  # sinks get all of them
 
 
@@ -384,4 +347,4 @@ def test_nothing_of_the_recorder_runs_on_after_it_was_closed(read: Callable[...,
     recorder = Recorder(header(), [ListSink()])
     recorder.close()
     read(recorder)
-    assert not recorder._thread.is_alive()
+    assert not recorder._lane.thread.is_alive() and not recorder._to_sinks.thread.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 from samples import count, entries, header, run, step, term
 
-from mfu_torch.figures import Figures
-from mfu_torch.records import End, Entry, MFUError, Run, Window
+from mfu_torch.figures import Figures, run_figures
+from mfu_torch.insight.report import render_report
+from mfu_torch.records import Earlier, End, Entry, MFUError, Pause, Run, Window
 from mfu_torch.run.runfile import RunFileSink, read_run
 
 
@@ -262,3 +264,70 @@ def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path) -> None:
         RunFileSink(tmp_path / name).close()
     with pytest.raises(MFUError, match="give one of the runs in it: first, second"):
         read_run(tmp_path)
+
+
+# --- what makes no sense does not make a file unreadable ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"wall_s": None}, {"wall_s": -1.0}, {"steps": -3}, {"ideal_s": {"full": None}},
+        {"ideal_s": {"half": 1.0}}, {"started": 3},
+    ],
+)  # fmt: skip
+def test_a_header_whose_word_on_earlier_attempts_makes_no_sense_leaves_them_unknown(
+    broken: dict[str, object], tmp_path: Path
+) -> None:
+    earlier = Earlier(started="2026-01-01T00:00:00+00:00", wall_s=4.0, steps=2)
+    path = write(tmp_path, [header(earlier=earlier), *entries()[1:]])
+    first, *others = lines_of(path)
+    fields = json.loads(first)
+    fields["earlier"] |= broken
+    path.write_bytes(json.dumps(fields).encode() + b"\n" + b"".join(others))
+    made = read_run(path)
+    assert made.header.earlier is not None and len(list(made.steps)) == 5
+    assert "line 1: what it says of earlier attempts was left out" in made.notes[0]
+    absent = run_figures(made).absent["end_to_end"]
+    assert absent == "of an earlier attempt: the run file does not say what it had done"
+    assert render_report(made)
+
+
+def test_a_header_that_is_broken_elsewhere_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, entries())
+    path.write_text(path.read_text().replace('"log_every":10', '"log_every":"ten"'))
+    with pytest.raises(MFUError, match=r"line 1 is broken: .*log_every"):
+        read_run(path)
+
+
+def test_half_of_a_character_in_a_name_does_not_end_the_file(tmp_path: Path) -> None:
+    odd = Pause(name="eval \udcff", after_step=1, duration_s=1.0)
+    window = Window(steps=(step(0, 1.0, excluded="\ud800"),), wall_s=1.0)
+    made = read_run(write(tmp_path, [header(), odd, window, End(wall_s=2.0, reason="completed")]))
+    assert made.pauses == (Pause(name="eval \\udcff", after_step=1, duration_s=1.0),)
+    assert [each.excluded for each in made.steps] == ["\\ud800"]
+    assert made.end is not None
+
+
+def test_a_disk_that_takes_a_line_in_parts_gets_all_of_it(tmp_path: Path) -> None:
+    sink = RunFileSink(tmp_path)
+    whole = sink._file
+
+    class InParts:
+        def write(self, data: memoryview) -> int:
+            return whole.write(data[:7])
+
+        close = whole.close
+
+    sink._file = InParts()  # type: ignore[assignment]
+    for record in entries():
+        sink.write(record)
+    sink.close()
+    assert read_run(tmp_path) == Run.from_entries(entries())
+
+
+def test_nothing_of_a_line_waits_in_the_process(tmp_path: Path) -> None:
+    # A forked process has a copy of what waits, and would write it a second time.
+    sink = RunFileSink(tmp_path)
+    assert isinstance(sink._file, io.RawIOBase)
+    sink.close()

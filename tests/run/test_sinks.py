@@ -10,7 +10,7 @@ import pytest
 from samples import count, header, peak
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import End, Entry, Pause, Peak, PeakEntry, Telemetry
+from mfu_torch.records import Earlier, End, Entry, Pause, Peak, PeakEntry, Telemetry
 from mfu_torch.run.sinks import ConsoleSink, Sink
 
 
@@ -100,6 +100,12 @@ def test_hardware_flops_above_the_peak_are_remarked_too() -> None:
     assert printed(now(mfu=0.9, hfu=1.1))[1].startswith("      HFU above 100 % of the peak")
 
 
+def test_figures_that_are_estimated_say_within_how_much_once() -> None:
+    remark = "FLOPs are estimated in part, since they depend on data: within 2.3 % of these figures"
+    printed_lines = printed(now(uncertainty=0.023), now(uncertainty=0.021))
+    assert printed_lines == [LINE, f"      {remark}", LINE]
+
+
 def test_uncounted_ops_are_printed_once() -> None:
     lines = printed(
         count(0, uncounted={"my::scan": 4}),
@@ -151,6 +157,12 @@ def test_stdout_is_looked_up_when_it_is_written_to(
     sink.write(now())
 
 
+def test_what_cannot_be_written_to_is_refused() -> None:
+    for stream in (5, "out.txt"):
+        with pytest.raises(TypeError, match="expected an open text file, or None for stdout"):
+            ConsoleSink(stream)  # type: ignore[arg-type]
+
+
 def test_a_closed_stream_raises_once_and_is_then_left_alone() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream)
@@ -195,3 +207,16 @@ def test_a_peak_that_may_be_off_says_by_how_much() -> None:
     assert printed(PeakEntry(dtype="fp16", peak=off)) == [
         "peak fp16 130 TFLOP/s dense, datasheet (up to 9.0 % off): A sheet"
     ]
+
+
+def test_a_run_that_goes_on_says_what_its_end_to_end_mfu_is_over() -> None:
+    earlier = Earlier(started="2026-01-01T00:00:00+00:00", wall_s=9.0, steps=40)
+    stream = io.StringIO()
+    ConsoleSink(stream).write(header(earlier=earlier))
+    assert (
+        stream.getvalue()
+        .splitlines()[1]
+        .startswith(
+            "resumed after 40 steps: end-to-end MFU is over all attempts, the time between them"
+        )
+    )

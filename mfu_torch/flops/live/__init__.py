@@ -12,7 +12,6 @@ is announced as unknown; when a later step of its kind is counted, its count is 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -20,21 +19,20 @@ import torch
 from torch import nn
 
 from mfu_torch.flops.calls import CallWatch
-from mfu_torch.flops.dynamo import compiled_graphs, is_compiled
+from mfu_torch.flops.dynamo import compiled_graphs
 from mfu_torch.flops.live import reasons as why
+from mfu_torch.flops.live.announcing import Announcing
 from mfu_torch.flops.live.counted_step import CountedStep
 from mfu_torch.flops.live.gaps import MISREAD, Gaps, forwards
-from mfu_torch.flops.live.known import KnownCounts
-from mfu_torch.flops.live.outside import EXPECTED, OutsideLook
+from mfu_torch.flops.live.known import KnownCounts, Under
+from mfu_torch.flops.live.obstacles import Obstacles
 from mfu_torch.flops.live.schedule import check_steps, is_alert
-from mfu_torch.flops.live.shadowed import shadow_piece
+from mfu_torch.flops.live.shadowed import Shadowed
 from mfu_torch.flops.live.structure import Structure
-from mfu_torch.flops.shapes.signature import autocast_dtypes, shapes_of, signature
+from mfu_torch.flops.shapes.signature import autocast_in_force, signature
 from mfu_torch.records import CountEntry, FlopCount
 
 NEW = -1
-ANNOUNCED = -1
-"""In the place of the model's number, in the signature of inputs that were announced."""
 
 # Bound once: they are called on the step path.
 _mode_depth = torch._C._len_torch_dispatch_stack
@@ -81,20 +79,21 @@ class LiveCounter:
         self._hints_early = True  # the loop takes its data before the step, not in it
         self._checked_start = False  # it is known whether something runs before the first call
         self._wanted = True  # the next step is to be counted from its start
-        self._announced = False  # micro-batches are announced, and calls of the models no matter
         self._checks = check_steps(first, calls_seen=bool(models))
         self._check_at = next(self._checks)
         self._alert_since = 0  # step that brought the last kind that is waited for
         self._missing = 0  # steps in a row that did not call the model
-        self._why_eager = ""
-        self._blind = why.REPLICAS if any(map(why.has_replicas, models)) else ""
-        self._elsewhere = 0  # calls on other threads, before the step
-        self._meets_compiled = False  # compiled code was entered in a step
-        self._outside = OutsideLook()
+        self._obstacles = Obstacles(self._models)
+        self._announcing = Announcing(self._models, self._watches)
+        self._elsewhere = self._announcing.elsewhere
+        self._shadowed = Shadowed(self._known, self._obstacles)
+        self._outside = self._shadowed.outside
         # The step in progress.
         self._in_step = False
+        self._listening = self._listens_again = False  # models' calls matter: none was announced
         self._index = 0
         self._hint: Hashable = None
+        self._autocast: Hashable = None  # in force when the step began, where that may matter
         self._excluded = ""
         self._depth = 0
         self._calls: list[int] = []
@@ -124,8 +123,13 @@ class LiveCounter:
         self._excluded = ""
         if self._given is not None:
             return
-        self._in_step = True
+        self._in_step = self._listening = True
+        self._autocast = autocast_in_force() if self._by_hint else None
+        if self._autocast is not None:
+            self._hint = hint = Under(hint, self._autocast)
         self._depth = _mode_depth()
+        if self._announcing.begun:
+            self._elsewhere.begin()
         # Without calls that tell, a step is counted from its start or not at all.
         is_new = self._by_hint and self._hints_early and not self._known.foresees(hint)
         if is_new or self._wanted or index == self._check_at:
@@ -133,7 +137,9 @@ class LiveCounter:
 
     def end_step(self, hint: Hashable, *, failed: bool = False) -> tuple[tuple[int, ...], int, str]:
         """The step is over: its count ids, its forward calls, and why it is not a steady one."""
-        self._in_step = False
+        self._in_step = self._listening = False
+        if self._autocast is not None:
+            hint = Under(hint, self._autocast)
         if hint != self._hint:
             self._hint, self._hints_early = hint, False
         if self._given is not None:
@@ -142,12 +148,16 @@ class LiveCounter:
         if counted:
             self._end_counted(failed)
         elif self._outside.active:
-            self._learn_outside(failed)
+            self._wanted &= not self._shadowed.end_outside(self._index, failed=failed)
         graphs = compiled_graphs()
         if graphs != self._graphs:
             self._graphs = graphs
             # Compiling takes longer than counting, where one step does both.
             self._excluded = why.COMPILING
+        if self._announcing.begun and not failed and (lost := self._elsewhere.reason()):
+            self._wanted, self._count.pieces = False, []  # what was counted is not all
+            lost_id = self._known.id_of_unknown(lost)
+            return (lost_id,), forwards(self._calls), self._excluded or why.UNKNOWN
         calls = self._calls
         if not counted and not failed and len(calls) == 1:
             ids = self._micro.alone.get(calls[0])
@@ -174,18 +184,22 @@ class LiveCounter:
         if self._known.waiting and not self._wanted:
             # A kind of step that could not be counted comes again, though maybe not next.
             since = self._index - self._alert_since
-            self._wanted = is_alert(since, costly=bool(self._why_eager))
+            self._wanted = is_alert(since, costly=bool(self._obstacles.eager))
         return ids
 
     def pause(self) -> None:
         """Work from here on does not belong to the step that it interrupts."""
-        self._in_step = False
+        self._listens_again = self._listening
+        self._in_step = self._listening = False
+        self._elsewhere.pause()
         if self._count.active:
             self._count.pause()
 
     def resume(self, *, in_step: bool) -> None:
         """The pause is over."""
         self._in_step = in_step
+        self._listening = in_step and self._listens_again
+        self._elsewhere.resume()
         if self._count.active:
             self._count.resume()
 
@@ -200,51 +214,43 @@ class LiveCounter:
 
     def _begin_counted(self) -> None:
         self._count.stop()  # left over where Ctrl-C came between two of our lines
-        if self._blind:
+        obstacles = self._obstacles
+        if obstacles.blind:
             return
         if self._index == self._check_at:
             self._check_at = next(self._checks, NEW)
-            if not self._wanted and (self._why_eager or self._is_compiled()):
+            if not self._wanted and (obstacles.eager or obstacles.is_compiled()):
                 return
         if self._outside.wanted:
             self._excluded = why.COUNTING
             self._outside.begin(self._watches)
             return
-        if not self._why_eager and self._is_compiled():
-            if self._models and not (self._known.hidden or self._announced):
+        if not obstacles.eager and obstacles.is_compiled():
+            if self._models and not (self._known.hidden or self._announcing.begun):
                 return  # a shadow is made as soon as a forward call shows its inputs
-            if self._announced:
-                self._why_eager = why.COMPILED_INSIDE
-            else:
-                self._why_eager = why.COMPILED_LATER if self._models else why.COMPILED_UNSEEN
+            obstacles.take_eager(announced=self._announcing.begun)
         self._start_counter(from_start=True)
 
-    def _is_compiled(self) -> bool:
-        return self._meets_compiled or any(map(is_compiled, self._models))
-
     def _start_counter(self, *, from_start: bool) -> None:
-        for watch in self._watches:
-            watch.thread = threading.get_ident()
-        self._elsewhere = sum(watch.elsewhere for watch in self._watches)
+        self._elsewhere.enter()
         self._excluded = why.COUNTING
-        eagerly = bool(self._why_eager)
+        eager = self._obstacles.eager
         self._gaps.start_counted()
         self._count.start(
-            why.method(self._index, eager=self._why_eager), from_start=from_start, eagerly=eagerly
+            why.method(self._index, eager=eager), from_start=from_start, eagerly=bool(eager)
         )
 
     def announce(self, batch: object) -> None:
-        """Work on these inputs begins; from now on the models' own calls are not looked at."""
-        if self._given is not None:
+        """Work on these inputs begins; till the step ends, the models' own calls do not matter."""
+        if self._given is not None or not self._in_step:
             return
-        if not self._announced:
-            self._announced = True
-            self._known.hidden = self._by_hint = False
-            for watch in self._watches:
-                watch.detach()
-        training = any(model.training for model in self._models)
-        inputs = (ANNOUNCED, training, _is_grad_enabled(), None, shapes_of(batch))  # as STATE
-        self._on_forward(None, (), {}, inputs)
+        if not self._announcing.begun:
+            self._announcing.begin(counted=self._count.active)
+            self._known.hidden = self._by_hint = self._checked_start = False
+        inputs = self._announcing.inputs(batch)
+        if inputs is not None:
+            self._listening = False
+            self._on_forward(None, (), {}, inputs)
 
     def _on_forward(
         self,
@@ -254,7 +260,7 @@ class LiveCounter:
         inputs: Hashable = None,
     ) -> None:
         # A checkpoint that recomputes the whole model calls it inside the engine.
-        if not self._in_step or _graph_task() != -1:
+        if (not self._listening and module is not None) or _graph_task() != -1:
             return
         try:
             micro = self._micro
@@ -264,7 +270,7 @@ class LiveCounter:
                     if sum(watch.inside for watch in self._watches) > 1:
                         return  # called by another watched model, whose call stands for both
                     number = self._numbers[id(module)]
-                autocast = autocast_dtypes() if _is_autocast_enabled() else None
+                autocast = autocast_in_force() if _is_autocast_enabled() else None
                 state = (number, module.training, _is_grad_enabled(), autocast)  # STATE of them
                 inputs = signature(args, kwargs, *state)
             call = micro.numbers.get(inputs, NEW)
@@ -287,48 +293,33 @@ class LiveCounter:
         # A check is made where the step can be counted: not from its middle on.
         if self._micro.evaluate(call, checks=not self._calls):
             return
-        if not self._why_eager and self._is_compiled():
+        obstacles = self._obstacles
+        if not obstacles.eager and obstacles.is_compiled():
             if model is None:
-                self._why_eager = why.COMPILED_INSIDE
-            elif self._count_shadow(call, model, args, kwargs):
-                return
+                obstacles.take_eager(announced=True)
+            else:
+                self._excluded = why.COUNTING
+                if self._shadowed.count(call, model, args, kwargs):
+                    return
             if compiled_graphs() == self._graphs_before:
                 return  # code whose first run is an eager one is compiled otherwise, or never
-        alone = not self._calls  # else an earlier call's backward could still come
-        if alone and _mode_depth() == self._depth and (self._checked_start or self._why_eager):
-            # A mode entered here is left at the step's end: the stack must be as at its start.
+        if self._calls or _mode_depth() != self._depth:
+            # An earlier call's backward could still come. And a mode entered here is left at the
+            # step's end: the stack must be as at its start.
+            return
+        if self._checked_start or obstacles.eager:
             self._start_counter(from_start=False)
 
-    def _count_shadow(
-        self, call: int, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        self._excluded = why.COUNTING
-        piece = shadow_piece(model, args, kwargs)
-        if isinstance(piece, str):
-            self._why_eager = piece
-            return False
-        self._micro.observe(call, piece)
-        if self._outside.expect() and not self._micro.beside:
-            self._micro.put_beside(self._known.publish_unknown(EXPECTED))
-        return True
-
     # --- from what was counted to what is known --------------------------------------------------
-
-    def _learn_outside(self, failed: bool) -> None:
-        count = self._outside.end(self._index, failed=failed)
-        if count is not None:
-            self._wanted = False
-            self._known.publish(count, *self._micro.beside)
-            self._known.settle()
 
     def _settle(self, counted: bool) -> tuple[int, ...]:
         """A step of a new kind, or one that was counted: its count ids."""
         known, calls, hint = self._known, tuple(self._calls), self._hint
         if counted and self._count.met_compiled:
-            self._meets_compiled = True
+            self._obstacles.meets_compiled = True
             counted = False
-        if counted and sum(watch.elsewhere for watch in self._watches) != self._elsewhere:
-            self._blind = why.ELSEWHERE
+        if counted and (blind := self._elsewhere.reason()):
+            self._obstacles.blind = blind
             counted = False
         if counted:
             self._learn(calls)
@@ -341,19 +332,13 @@ class LiveCounter:
             return ids
         self._excluded = self._excluded or why.UNKNOWN
         unseen = not known.micro.numbers or self._missing > 1
-        if not calls and unseen and self._is_compiled():
+        if not calls and unseen and self._obstacles.is_compiled():
             known.hide()  # it was compiled after the meter was made
-        count_id, is_new = known.wait_for(calls, hint, self._why_unknown(calls))
+        reason = self._obstacles.why_unknown(called=bool(calls))
+        count_id, is_new = known.wait_for(calls, hint, reason)
         if is_new:
             self._alert_since = self._index
         return (count_id,)
-
-    def _why_unknown(self, calls: tuple[int, ...]) -> str:
-        compiled = self._meets_compiled and not self._why_eager
-        not_called = bool(self._models) and not calls
-        return self._blind or why.unknown(
-            compiled=compiled, not_called=not_called, eager=bool(self._why_eager)
-        )
 
     def _learn(self, calls: tuple[int, ...]) -> None:
         from_start = self._count.from_start

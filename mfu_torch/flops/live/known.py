@@ -8,11 +8,21 @@ as unknown; when its count is found later, that is announced under the same id.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from mfu_torch.flops.live.gaps import GAPS, JOINED
-from mfu_torch.flops.live.microbatches import REFUTED, VARIES, MicroBatches, Piece
+from mfu_torch.flops.live.microbatches import (
+    INPUTS_UNSEEN,
+    NOTHING_SEEN,
+    REFUTED,
+    VARIES,
+    MicroBatches,
+    Piece,
+    Work,
+    work_of,
+)
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.records import CountEntry, FlopCount
 
@@ -20,7 +30,6 @@ Calls = tuple[int, ...]
 MadeOf = tuple[Hashable, Calls]
 
 NO_HINT = (None, None, ())
-NOTHING_SEEN = "no contraction was seen in the step: did its work run in another thread?"
 SHAPES_HINTED = (
     "input shapes cannot be seen here: this count is used for every step with these tokens=, "
     "samples= and shapes from Meter.data. Give Meter the model, and its own inputs are looked at"
@@ -29,6 +38,14 @@ SHAPES_UNSEEN = (
     "input shapes cannot be seen here: this count is used for every step. Iterate over "
     "Meter.data(loader), or give tokens=, and each new shape is counted"
 )
+
+
+class Under(NamedTuple):
+    """The hint of a step that was begun under autocast."""
+
+    hint: Hashable
+    autocast: Hashable
+
 
 PENDING_LIMIT = 500
 """Kinds of steps that are waited for."""
@@ -60,8 +77,9 @@ class KnownCounts:
         self._laws = ShapeLaws()
         self._laws_of_hints = ShapeLaws()  # whether the hint alone tells the count
         self._pending: dict[MadeOf, int] = {}  # id of kinds whose count is unknown so far
+        self._unknown: dict[str, int] = {}  # ids by the reason
         # Of counted steps, by their calls alone: how many there were, and their distinct FLOPs.
-        self._counted: dict[Calls, tuple[int, set[int]]] = {}
+        self._counted: dict[Calls, tuple[int, set[Work]]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -118,7 +136,7 @@ class KnownCounts:
         """
         _, calls = made_of = self._made_of(calls, hint)
         times, totals = self._counted.get(_without_gaps(calls), (0, set()))
-        totals = {*totals, sum(piece.total.hardware for piece in pieces)}
+        totals = {*totals, work_of(*[piece.total for piece in pieces])}
         self._counted[_without_gaps(calls)] = times + 1, totals
         if self.are_apart(calls):
             if self.micro.learn(calls, pieces):
@@ -189,6 +207,12 @@ class KnownCounts:
         self._on_count(CountEntry(id=count_id, unknown=reason))
         return count_id
 
+    def id_of_unknown(self, reason: str) -> int:
+        """The id of steps that are unknown for this reason, and stay so."""
+        if reason not in self._unknown:
+            self._unknown[reason] = self.publish_unknown(reason)
+        return self._unknown[reason]
+
     def _made_of(self, calls: Calls, hint: Hashable) -> MadeOf:
         return hint, () if self.hidden else calls
 
@@ -198,9 +222,16 @@ class KnownCounts:
         if count is None:
             return None
         self.hints.add(made_of[0])
-        notes = () if made_of[1] else (_shapes_note(made_of[0]),)
+        notes = self._notes_on_shapes(made_of)
         self._whole[made_of] = (self.publish(count + FlopCount(notes=notes)),)
         return self._whole[made_of]
+
+    def _notes_on_shapes(self, made_of: MadeOf) -> tuple[str, ...]:
+        hint, calls = made_of
+        if calls:
+            return (INPUTS_UNSEEN,) if any(map(self.micro.is_unseen, calls)) else ()
+        hint = hint.hint if isinstance(hint, Under) else hint
+        return (SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED,)
 
     def _inputs(self, made_of: MadeOf) -> Hashable:
         hint, calls = made_of
@@ -213,11 +244,12 @@ class KnownCounts:
         count = whole.total
         if count.hardware:
             self._observe(made_of, whole)
-        if before is not None and before.hardware == count.hardware:
+        if before is not None and work_of(before) == work_of(count):
             return  # counted again, and found to be the same
-        notes = () if calls else (_shapes_note(hint), *notes)
+        notes = self._notes_on_shapes(made_of) + (() if calls else notes)
         evaluated = before is not None and before.elementwise is None
-        if before is not None and not evaluated:
+        if before is not None and known is not None and not evaluated:
+            self.publish(before + FlopCount(notes=(VARIES,)), known)
             notes, known = (*notes, VARIES), None
         if self._laws.is_lawless(self._inputs(made_of)):
             notes = (*notes, NO_LAW)
@@ -251,12 +283,10 @@ def _joined(calls: Calls) -> set[int]:
     return {at - calls[:at].count(JOINED) for at, call in enumerate(calls) if call == JOINED}
 
 
-def _shapes_note(hint: Hashable) -> str:
-    return SHAPES_UNSEEN if hint == NO_HINT else SHAPES_HINTED
-
-
 def _sizes_of(hint: Hashable) -> Hashable:
     """A hint whose tokens and samples are sizes like those of tensors."""
+    if isinstance(hint, Under):
+        return hint.autocast, _sizes_of(hint.hint)
     if isinstance(hint, tuple) and len(hint) == 3:
         *numbers, batches = hint
         if all(number is None or type(number) is int for number in numbers):

@@ -13,28 +13,43 @@ the first backward.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
+from mfu_torch.flops.live.plain_values import PlainValues
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.flops.shapes.columns import CountedCall
-from mfu_torch.flops.shapes.signature import template, values_in, without_values
+from mfu_torch.flops.shapes.signature import hides_shapes, leaves_of, without_values
 from mfu_torch.records import FlopCount
 
-IDLE_AFTER = 16
-"""Inputs that differ only in plain values, all with the same count, before these are idle."""
-
 NUMBERS_LIMIT = 20_000
-"""Distinct inputs that are told apart; beyond, plain values are no longer looked at."""
+"""Distinct inputs that are remembered; of those beyond, each is counted when it comes."""
 
+LEAVES_LIMIT = 200_000
+"""Parts of all signatures that are remembered together: some tens of megabytes."""
+
+PASSING_LIMIT = 1000
+"""Inputs beyond these limits that are kept, for the steps that they are in."""
 
 STATE = 4
 """Leading entries of a signature that are no inputs: model, training, gradients, autocast."""
 
+ANNOUNCED = -1
+"""In the place of the model's number, in the signature of inputs that were announced."""
+
 VARIES = (
-    "inputs of equal shape had other FLOPs on an earlier step: what the model does depends on more "
-    "than the shapes of its inputs, and steps that were not counted can have had either"
+    "inputs of equal shape had other FLOPs on an earlier step, or the same in another dtype: what "
+    "the model does depends on more than the shapes of its inputs, and steps that were not counted "
+    "can have had either"
 )
+
+INPUTS_UNSEEN = (
+    "not all shapes of the inputs can be seen (there is no tensor in them, or they cannot be "
+    "looked at): this count is used for all inputs that look the same"
+)
+
+NOTHING_SEEN = "no contraction was seen in the step: did its work run in another thread?"
 
 OPTIMIZER_VARIES = (
     "the optimizer had other contractions on an earlier step (it steps on some steps only, or its "
@@ -59,6 +74,14 @@ class Piece(NamedTuple):
         rest, optimizer = self.total.split("optimizer")
         calls = tuple([call for call in self.calls if call.key[0] != "optimizer"])
         return Piece(rest, calls), optimizer
+
+
+Work = frozenset[tuple[str, int]]
+
+
+def work_of(*counts: FlopCount) -> Work:
+    """The FLOPs of counts by dtype: what has to be equal for them to be the same."""
+    return frozenset(FlopCount.sum(counts).by_dtype.items())
 
 
 class Publisher(Protocol):
@@ -99,27 +122,34 @@ class MicroBatches:
         self._inputs: dict[int, Hashable] = {}  # signatures by number
         self._laws = ShapeLaws()
         self._valueless = ShapeLaws()  # of inputs whose plain values are left out
-        self._values: dict[Hashable, set[Hashable]] = {}  # what was counted, by the same
+        self._values = PlainValues()
         self._withdrawn: dict[int, int] = {}  # ids of counts that proved wrong
         self._optimizer: FlopCount | None = None  # as it was counted last
         self._varies = False  # equal inputs had other counts
         self._patterns: set[tuple[bool, Hashable]] | None = (
             None  # of calls that were counted together
         )
-        self._groups: dict[Hashable, list[int]] = {}  # calls that differ only in plain values
+        self._leaves = 0  # parts of all signatures that are kept
+        self._passing: deque[int] = deque()  # calls with inputs beyond the limits
         self._next = 0
 
     def number(self, inputs: Hashable) -> int:
         """The number of a call whose inputs are new."""
-        group = without_values(inputs)
-        members = self._groups.setdefault(group, [])
-        if self._is_idle(members) or len(self.numbers) > NUMBERS_LIMIT:
-            call = members[0] if members else self._fresh(members)
-        else:
-            call = self._fresh(members)
-        self._inputs.setdefault(call, inputs)
-        if len(self.numbers) <= NUMBERS_LIMIT:
+        idle = self._values.call_like(inputs)
+        if idle is not None:
+            self._inputs.setdefault(idle, inputs)  # if that call was forgotten
+            return idle
+        call, self._next = self._next, self._next + 1
+        self._inputs[call] = inputs
+        if len(self.numbers) < NUMBERS_LIMIT and self._leaves < LEAVES_LIMIT:
             self.numbers[inputs] = call
+            self._leaves += sum(1 for _ in leaves_of(inputs))
+            return call
+        self._passing.append(call)
+        if len(self._passing) > PASSING_LIMIT:
+            passed = self._passing.popleft()
+            for known in (self._inputs, self.ids, self._counts, self.alone, self._withdrawn):
+                known.pop(passed, None)
         return call
 
     def inputs(self, call: int) -> Hashable:
@@ -132,16 +162,13 @@ class MicroBatches:
             return False
         inputs = self._inputs.get(call)
         count = self._laws.evaluate(inputs, call, checks=checks)
-        if count is None and self._values_are_idle(inputs):
+        if count is None and self._values.seem_idle(inputs):
             count = self._valueless.evaluate(without_values(inputs), call, checks=checks)
+            if count is not None:
+                self._values.learn_by_law(inputs, call)
         if count is not None:
             self.add(call, count)
         return count is not None
-
-    def _values_are_idle(self, inputs: Hashable) -> bool:
-        # Their law holds for many plain values alike: they number the step, or are noise.
-        shapes = without_values(inputs)
-        return shapes != inputs and len(self._values.get(template(shapes)[0], ())) >= IDLE_AFTER
 
     def observe(self, call: int, piece: Piece) -> None:
         """A forward call was counted, the first one with these inputs or another."""
@@ -149,8 +176,10 @@ class MicroBatches:
         wrong = self._laws.observe(inputs, call, *piece)
         shapes = without_values(inputs)
         if shapes != inputs:
-            self._values.setdefault(template(shapes)[0], set()).add(values_in(inputs))
+            self._values.observe(inputs, call, work_of(piece.total))
             wrong += self._valueless.observe(shapes, call, *piece)
+        if wrong:
+            self._values.forget_laws()
         for other in wrong:
             assert isinstance(other, int)
             self._counts.pop(other, None)
@@ -161,7 +190,7 @@ class MicroBatches:
         if known is None:
             lawless = self._laws.is_lawless(inputs)
             self.add(call, piece.total + FlopCount(notes=(NO_LAW,) if lawless else ()))
-        elif piece.total.hardware != known.hardware:
+        elif work_of(piece.total) != work_of(known):
             if known.elementwise is None:  # evaluated: the step that had it is put right
                 self._withdrawn[call] = self.ids[call]
             else:
@@ -170,8 +199,11 @@ class MicroBatches:
 
     def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""
-        if self._varies:
-            count = count + FlopCount(notes=(VARIES,))
+        notes = (VARIES,) if self._varies else ()
+        if self.is_unseen(call):
+            notes = (*notes, INPUTS_UNSEEN)
+        if notes:
+            count = count + FlopCount(notes=notes)
         self.ids[call] = self._publisher.publish(count, self._withdrawn.pop(call, None))
         self._counts[call] = count
         self.alone[call] = (self.ids[call], *self.beside)
@@ -181,9 +213,27 @@ class MicroBatches:
         if self._varies:
             return
         self._varies = True
-        for call, count_id in self.ids.items():
-            self._counts[call] = self._counts[call] + FlopCount(notes=(VARIES,))
-            self._publisher.publish(self._counts[call], count_id)
+        for call, count in self._counts.items():
+            self._counts[call] = count + FlopCount(notes=(VARIES,))
+            self._publisher.publish(self._counts[call], self.ids[call])
+
+    def is_unseen(self, call: int) -> bool:
+        """Whether the inputs of a call are such that other shapes would look the same."""
+        inputs = self._inputs.get(call)
+        shown = inputs[STATE:] if isinstance(inputs, tuple) else ()
+        return hides_shapes(shown, announced=self._is_announced(call))
+
+    def _lose(self, call: int) -> None:
+        """A call that was announced was counted, and nothing was seen: what it runs is unknown."""
+        if call in self._counts:
+            self._say_that_it_varies()
+            del self._counts[call]
+        self.ids[call] = self._publisher.publish_unknown(NOTHING_SEEN)
+        self.alone[call] = (self.ids[call], *self.beside)
+
+    def _is_announced(self, call: int) -> bool:
+        inputs = self._inputs.get(call)
+        return isinstance(inputs, tuple) and inputs[0] == ANNOUNCED
 
     def forget(self) -> None:
         """Forget every count, as after parameters were frozen."""
@@ -192,7 +242,7 @@ class MicroBatches:
         self._counts.clear()
         self._laws.forget()
         self._valueless.forget()
-        self._values.clear()
+        self._values.forget()
         self._withdrawn.clear()
         self._patterns = None
 
@@ -212,10 +262,12 @@ class MicroBatches:
         if before.total.hardware or not self._are_of_their_calls(calls, micro):
             self._stop_taking_apart()
             return False
-        self._patterns = self._patterns or set()
-        self._patterns.add(self._pattern(calls))
+        self._add_pattern(calls)
         for call, piece in zip(calls, micro, strict=True):
-            self.observe(call, piece)
+            if not piece.total.hardware and self._is_announced(call):
+                self._lose(call)
+            else:
+                self.observe(call, piece)
         self._observe_optimizer(optimizer)
         return True
 
@@ -234,21 +286,26 @@ class MicroBatches:
             return True
         if len({bool(piece.total.backward) for piece in pieces}) > 1:
             return False
-        counts: dict[int, int] = {}
+        counts: dict[int, Work] = {}
         for call, piece in zip(calls, pieces, strict=True):
             known = self._counts.get(call)
             if known is not None and known.elementwise is not None:
-                counts.setdefault(call, known.hardware)
-            if counts.setdefault(call, piece.total.hardware) != piece.total.hardware:
+                counts.setdefault(call, work_of(known))
+            work = work_of(piece.total)
+            if counts.setdefault(call, work) != work:
                 return False
         return True
+
+    def _add_pattern(self, calls: Sequence[int]) -> None:
+        self._patterns = self._patterns or set()
+        self._patterns.add(self._pattern(calls))
 
     def _pattern(self, calls: Sequence[int]) -> tuple[bool, Hashable]:
         """What a step is like, its sizes apart: which models are called in which state, in order.
 
         How often in a row makes no difference, only whether it is more than once.
         """
-        states = [self._inputs[call] for call in calls]
+        states = [self._inputs.get(call) for call in calls]
         kinds = [state[:STATE] if isinstance(state, tuple) else state for state in states]
         return len(calls) > 1, tuple([kind for kind, _ in itertools.groupby(kinds)])
 
@@ -257,7 +314,7 @@ class MicroBatches:
         if before is None:
             if count.hardware and not self.beside:
                 self.put_beside(self._publisher.publish(count))
-        elif count.hardware != before.hardware:
+        elif work_of(count) != work_of(before):
             varying = count + FlopCount(notes=(OPTIMIZER_VARIES,))
             self.put_beside(self._publisher.publish(varying))
 
@@ -278,17 +335,3 @@ class MicroBatches:
             # A shape that could not be evaluated when it came, later perhaps can.
             missing = dict.fromkeys([call for call in calls if call not in ids])
             return self.compose(calls) if all(map(self.evaluate, missing)) else None
-
-    def _fresh(self, members: list[int]) -> int:
-        members.append(self._next)
-        self._next += 1
-        return members[-1]
-
-    def _is_idle(self, members: list[int]) -> bool:
-        # An integer may steer the model ("keep the last n logits") or merely number the step. Many
-        # values with one and the same count show that it is idle.
-        if len(members) < IDLE_AFTER:
-            return False
-        counts = [self._counts.get(call) for call in members]
-        known = {count.hardware for count in counts if count is not None}
-        return len(known) == 1 and None not in counts

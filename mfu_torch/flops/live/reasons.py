@@ -15,6 +15,10 @@ ELSEWHERE = (
     "a model given to Meter was called on another thread, where its work cannot be seen: call it "
     "on the thread that enters the step, or give flops="
 )
+ANNOUNCED_ELSEWHERE = (
+    "micro_batch() was called on another thread than the step was entered on, where the work "
+    "cannot be seen: do both on one thread, or give flops="
+)
 REPLICAS = (
     "DataParallel runs its replicas on threads of their own, where their work cannot be seen: use "
     "DistributedDataParallel, or give flops="

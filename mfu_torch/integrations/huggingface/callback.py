@@ -100,6 +100,7 @@ class MFUCallback(TrainerCallback):
 
     def _reset(self) -> None:
         self.loop = FollowedLoop(**self._options)  # checks the options, and starts nothing
+        self._aside = False  # the Trainer has another one, which measures
         self.trainer: Callable[[], Any] = lambda: None
         self._last: MFUPauses | None = None
         self._watch: CallWatch | None = None
@@ -141,6 +142,8 @@ class MFUCallback(TrainerCallback):
         """Find the Trainer. The run begins at the end of the list."""
         self.stop("training did not end: it was interrupted, or an exception left it")
         handler = self._take_places()
+        if self._aside:
+            return
         trainer = caller(lambda one: getattr(one, "callback_handler", self) is handler)
         self.trainer = (lambda: None) if trainer is None else weakref.ref(trainer)
         if self._last is None:  # called by something else than a Trainer
@@ -152,6 +155,12 @@ class MFUCallback(TrainerCallback):
         handler = caller(lambda one: isinstance(one, CallbackHandler) and self in one.callbacks)
         if handler is None:
             return None
+        first = next((one for one in handler.callbacks if isinstance(one, MFUPauses)), None)
+        if first is not None and first.owner not in (self, None):
+            if not self._aside:
+                logger.warning("this Trainer has an MFUCallback already; the second does nothing")
+            self._aside = True
+            return handler
         # The list is being iterated over, and this is its current item: moving it to the front
         # shifts only what was called already.
         handler.callbacks.remove(self)

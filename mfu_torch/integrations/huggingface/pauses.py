@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
-from mfu_torch.integrations.huggingface.surroundings import is_best, unknown_before
+from mfu_torch.integrations.huggingface.surroundings import is_best
 from mfu_torch.integrations.loop import FollowedLoop
 from mfu_torch.messages import first_line
+from mfu_torch.resume import state_of_unmeasured
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,10 @@ class MFUPauses(TrainerCallback, ExportableState):
         if isinstance(stored, list):
             stored = stored[-1]
         saved: dict[str, Any] | None = ((stored or {}).get("attributes") or {}).get("saved")
-        return saved or unknown_before(state.global_step)
+        done = state.global_step
+        return saved or state_of_unmeasured(
+            done, f"the checkpoint after {done} steps has no state of MFUCallback"
+        )
 
     def stop(self, reason: str) -> None:
         """End the run, if there is one."""

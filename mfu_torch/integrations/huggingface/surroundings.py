@@ -9,9 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from mfu_torch.resume import STATE_VERSION, State, now
 from mfu_torch.run.sinks import Sink
 
 logger = logging.getLogger(__name__)
@@ -116,16 +113,3 @@ def is_best(args: Any, state: Any, metrics: dict[str, Any]) -> bool:
     if value is None or state.best_metric is None:
         return value is not None
     return bool(value > state.best_metric if args.greater_is_better else value < state.best_metric)
-
-
-def unknown_before(steps: int) -> dict[str, Any]:
-    """The state of a run whose first steps nobody measured."""
-    state = State(
-        version=STATE_VERSION,
-        started=now().isoformat(timespec="milliseconds"),
-        wall_s=0.0,
-        steps=steps,
-        unknown=f"the checkpoint after {steps} steps was made without MFUCallback",
-    )
-    plain: dict[str, Any] = msgspec.to_builtins(state)
-    return plain

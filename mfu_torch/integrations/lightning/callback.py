@@ -33,6 +33,11 @@ _MADE_OF = "_made_of"
 def _never_raises(hook: Hook) -> Hook:
     @functools.wraps(hook)
     def guarded(self: MFUCallback, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(self, MFUCallback):  # called on the class, with the Trainer
+            raise TypeError(
+                "callbacks has the class MFUCallback; expected an instance: "
+                "Trainer(callbacks=[MFUCallback()])"
+            )
         # A Trainer passes on what a callback raises: training would end there.
         try:
             hook(self, *args, **kwargs)
@@ -186,7 +191,7 @@ class MFUCallback(Callback):
         try:
             FollowedLoop(resume=state_dict)  # checks it, and starts nothing
         except (TypeError, ValueError) as error:
-            logger.warning("the checkpoint has no state to go on from, a new run begins: %s", error)
+            logger.warning("the checkpoint's state cannot be gone on from: %s", error)
         else:
             self._resume = state_dict
 

@@ -25,6 +25,7 @@ from mfu_torch.integrations.lightning.batches import Amount, Samples, tokens_in,
 from mfu_torch.integrations.lightning.loggers import TrainerLoggers
 from mfu_torch.integrations.lightning.parts import what_to_watch
 from mfu_torch.integrations.loop import FollowedLoop
+from mfu_torch.resume import state_of_unmeasured
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,11 @@ class Fit:
         if folder is None:  # first of all, and on all ranks: rank 0 sends its own to the others
             folder = trainer.log_dir or trainer.default_root_dir
         resume = self._resumes()
+        done = trainer.fit_loop.epoch_loop._batches_that_stepped
+        if resume is None and done:
+            resume = state_of_unmeasured(
+                done, f"the checkpoint after {done} steps has no state of MFUCallback"
+            )
         watched = what_to_watch(module, same_work=self._brings_same_work(module))
         self._announced = watched.announced
         sinks = list(self._loggers.sinks(self._x_of)) if trainer.is_global_zero else []
@@ -229,7 +235,7 @@ class Fit:
     def _training(self, train: Method) -> Method:
         def training_step(*args: Any, **kwargs: Any) -> Any:
             if self._announced:
-                self._loop.micro_batch((args, kwargs))
+                self._loop.micro_batch((args[:1], kwargs))  # the batch, and not its number
             output = train(*args, **kwargs)
             if self._trainer.lightning_module.automatic_optimization:
                 # Batches of this shape are counted with a backward. Lightning skips that of a loss

@@ -12,6 +12,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, PLUGIN_NAME
 
+from mfu_torch.records.names import FURTHER_PAUSES, PAUSE
+
 CATEGORY = "MFU"
 
 # Title -> the tags on it, as a regular expression.
@@ -62,8 +64,10 @@ def _band(name: str, pauses: Collection[str]) -> str:
     band = name.replace(" ", "_")
     if band in _BANDS and band not in ("excluded", "pauses"):
         return band
-    # A pause that is called like another part has its name with "pause" before it.
-    return "pauses" if {name, name.removeprefix("pause ")} & {*pauses} else "excluded"
+    # A pause that is called like another part has its name with "pause" before it, or more of them.
+    while name not in pauses and name.startswith(PAUSE):
+        name = name.removeprefix(PAUSE)
+    return "pauses" if name in pauses or name == FURTHER_PAUSES else "excluded"
 
 
 class Layout:

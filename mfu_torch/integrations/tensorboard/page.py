@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mfu_torch.integrations.tensorboard.counted import Counted
 from mfu_torch.integrations.tensorboard.picture import HOW_TO_GET_IT, can_draw
-from mfu_torch.records import Counts, Header, Peak, PeakEntry, Peaks
+from mfu_torch.records import Header, Peak, PeakEntry, Peaks
 from mfu_torch.units import margin, scaled, significant
 
 _DEFINITIONS = (
@@ -19,16 +20,14 @@ _CONVENTIONS = {
     "causal": "only the attention scores that the mask keeps are counted (convention `causal`)",
 }
 
-_NOTHING = "nothing: every op that looks like a contraction has a formula"
 
-
-def how_computed(header: Header, peaks: Peaks, counts: Counts) -> str:
+def how_computed(header: Header, peaks: Peaks, counted: Counted) -> str:
     """Markdown that says what stands behind the numbers of a run."""
     parts = [
         "### How the numbers of this run were computed",
         _table(("figure", "what it is"), _DEFINITIONS),
         "#### Time and FLOPs",
-        _table(("", "of this run"), [*_of_run(header), *_of_counts(counts)]),
+        _table(("", "of this run"), [*_of_run(header), *counted.rows()]),
         "#### Peaks, dense, of one device",
         _table(
             ("dtype", "FLOP/s", "how it is known", "source"),
@@ -54,19 +53,6 @@ def _of_run(header: Header) -> list[tuple[str, str]]:
         ("time", header.clock),
         ("began", header.started),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
-    ]
-
-
-def _of_counts(counts: Counts) -> list[tuple[str, str]]:
-    known = [entry.count for entry in counts.values() if entry.count is not None]
-    unknown = dict.fromkeys(entry.unknown for entry in counts.values() if entry.count is None)
-    uncounted = sorted({op for count in known for op in count.uncounted})
-    left_out = f"{', '.join(uncounted)}: no FLOP formula, so that MFU is a lower bound"
-    return [
-        ("FLOPs", "; ".join(dict.fromkeys(c.method for c in known if c.method))),
-        ("FLOPs unknown", "; ".join(unknown)),
-        ("not counted", left_out if uncounted else _NOTHING if known else ""),
-        ("notes", " ".join(dict.fromkeys(note for count in known for note in count.notes))),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 
@@ -9,12 +10,18 @@ from torch.utils.tensorboard import SummaryWriter
 
 from mfu_torch.figures import Figures
 from mfu_torch.integrations.tensorboard import hparams as table
+from mfu_torch.integrations.tensorboard.counted import Counted
 from mfu_torch.integrations.tensorboard.layout import Layout, stacked
 from mfu_torch.integrations.tensorboard.page import how_computed
 from mfu_torch.integrations.tensorboard.picture import draw
 from mfu_torch.integrations.tensorboard.totals import Totals
+from mfu_torch.messages import first_line
 from mfu_torch.records import CountEntry, End, Entry, Header, Pause, PeakEntry, Telemetry, Window
 from mfu_torch.tags import device_scalars, scalars
+
+logger = logging.getLogger(__name__)
+
+_NEEDED = ("add_scalar", "add_text", "add_image", "flush")  # of a writer
 
 
 class TensorBoardSink:
@@ -28,7 +35,7 @@ class TensorBoardSink:
             values. Given with ``writer``, hparams are written there all the same.
 
     Raises:
-        TypeError: If there is neither a folder nor a writer, or both.
+        TypeError: If there is neither a folder nor a writer, or both, or one is something else.
     """
 
     def __init__(
@@ -44,6 +51,15 @@ class TensorBoardSink:
                 f"{'no' if writer is None else 'a'} writer; expected one of them: the folder for "
                 "events, or a SummaryWriter that exists"
             )
+        if not (log_dir is None or isinstance(log_dir, (str, os.PathLike))):
+            raise TypeError(f"log_dir is {log_dir!r}; expected a path, such as 'runs/first'")
+        if writer is not None and not all(hasattr(writer, name) for name in _NEEDED):
+            raise TypeError(
+                f"writer is {writer!r}; expected a torch.utils.tensorboard.SummaryWriter, or give "
+                "the folder for events instead: TensorBoardSink('runs/first')"
+            )
+        if not (hparams is None or isinstance(hparams, Mapping)):
+            raise TypeError(f"hparams is {hparams!r}; expected a dict, such as {{'lr': 0.01}}")
         self._owned = writer is None
         self._left = False  # the owner of the writer is done with it
         self._writer = writer or SummaryWriter(str(log_dir))
@@ -53,12 +69,15 @@ class TensorBoardSink:
         self._totals: Totals | None = None
         self._peaks: dict[str, PeakEntry] = {}
         self._counts: dict[int, CountEntry] = {}
+        self._counted = Counted()
         self._pauses: set[str] = set()
         self._goodput: dict[str, float] = {}
+        self._absent: dict[str, str] = {}
         self._last: dict[str, float] = {}
         self._ended = ""  # why the run ended
         self._started = False  # its hparams are written
         self._text = ""
+        self._said: object = None  # what its text said, other numbers aside
         self._stale = False
         self._step = 0
 
@@ -81,16 +100,17 @@ class TensorBoardSink:
             self._peaks[record.dtype], self._stale = record, True
         elif isinstance(record, CountEntry):
             self._counts[record.id], self._stale = record, True
+            self._counted.add(record)
         elif isinstance(record, End):
             self._ended = record.reason
             if self._totals is not None:
-                self._totals.wall_s = record.wall_s
+                self._totals.add(Window(steps=(), wall_s=record.wall_s))
 
     def close(self) -> None:
         """Write what is pending; close the event file, if it is the sink's own."""
         self._look_at_writer()
         try:
-            self._write_text()
+            self._write_text(at_end=True)
             self._write_totals(at_end=True)
             if self._started:
                 self._add(table.session_end(self._ended))
@@ -112,7 +132,7 @@ class TensorBoardSink:
 
     def _window(self, now: Figures) -> None:
         self._step = now.step
-        self._goodput = now.goodput
+        self._goodput, self._absent = now.goodput, now.absent
         self._write_text()
         for tag, value in (*scalars(now), *stacked(now.goodput, self._pauses)):
             self._scalar(tag, value, now.step)
@@ -122,12 +142,19 @@ class TensorBoardSink:
             self._add(changed)
         self._writer.flush()
 
-    def _write_text(self) -> None:
-        """Once per change that shows: a run with many shapes has many counts, and one text."""
-        if not self._stale or self._totals is None:
+    def _write_text(self, *, at_end: bool = False) -> None:
+        """Again when there is more to say than other numbers, and with those at the end.
+
+        A run can count a new shape in every step, and each text stays in the event file.
+        """
+        if self._totals is None or not (self._stale or at_end):
             return
         self._stale = False
-        text = how_computed(self._totals.header, self._peaks, self._counts)
+        said = (self._totals.header, tuple(self._peaks.values()), self._counted.kinds())
+        if said == self._said and not at_end:
+            return
+        self._said = said
+        text = how_computed(self._totals.header, self._peaks, self._counted)
         if text != self._text:
             self._text = text
             self._writer.add_text("mfu/how_computed", text, self._step)
@@ -142,14 +169,25 @@ class TensorBoardSink:
             shown = {*table.SHOWN, *map(str, self._given)}
             for summary in table.session_start(known, shown):
                 self._add(summary)
-        for tag, value in self._totals.figures(self._counts, self._peaks).items():
+        found = self._totals.figures(self._counts, self._peaks)
+        if "end_to_end" in self._absent:  # for a reason that is not known here: records were lost
+            found.pop("run/end_to_end", None)
+        for tag, value in found.items():
             # The last window had all steps; only wall time can have passed since then.
             if not at_end or self._last.get(tag) != value:
                 self._last[tag] = value
                 self._writer.add_scalar(tag, value, self._step)
 
     def _write_picture(self) -> None:
-        picture = draw(self._goodput) if self._goodput else None
+        try:
+            picture = draw(self._goodput)
+        except Exception as error:  # matplotlib reads the user's settings and fonts: anything
+            logger.warning(
+                "TensorBoard has no picture of the wall time, and everything else (%s: %s)",
+                type(error).__name__,
+                first_line(error),
+            )
+            return
         if picture is not None:
             self._writer.add_image("breakdown/wall_time", picture, self._step, dataformats="HWC")
 

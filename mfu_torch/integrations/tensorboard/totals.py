@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mfu_torch.ideal import end_to_end, sum_ideal
+from mfu_torch.ideal import sum_ideal
 from mfu_torch.records import Counts, Header, Peaks, Window
 from mfu_torch.utilization import rate_per_s, utilization
+from mfu_torch.wall import WallSoFar
 
 TAGS = ("run/mfu", "run/hfu", "run/end_to_end", "run/step_s", "run/tokens_per_s")
 """Of the whole run so far, while ``mfu/mfu`` and its like are of a window."""
@@ -19,24 +20,21 @@ class Totals:
         header: Of the run.
 
     Attributes:
-        wall_s: Wall time of this attempt so far.
         steady_steps: Those that the figures are over, but for the end-to-end MFU.
     """
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.wall_s = 0.0
         self.steady_steps = 0
         self._steady_s = 0.0
         self._steady: Counter[int] = Counter()  # how often steps had each count, by its id
-        self._all: Counter[int] = Counter()
+        self._wall = WallSoFar(header)
         self._amounts: dict[str, int | None] = {"tokens": 0, "samples": 0}
 
     def add(self, window: Window) -> None:
         """Take in the next window."""
-        self.wall_s = window.wall_s
+        self._wall.add(window)
         for step in window.steps:
-            self._all.update(step.count_ids)
             if step.excluded:
                 continue
             self.steady_steps += 1
@@ -63,9 +61,7 @@ class Totals:
         if not isinstance(steady, str):
             found["run/mfu"] = utilization(steady.of("model", way), self._steady_s)
             found["run/hfu"] = utilization(steady.of("hardware", way), self._steady_s)
-        everything = sum_ideal(self._all, counts, peaks)
-        ideal_s = everything if isinstance(everything, str) else everything.of("model", way)
-        whole = end_to_end(ideal_s, self.wall_s, self.header)
+        whole = self._wall.end_to_end(counts, peaks)
         if not isinstance(whole, str):
             found["run/end_to_end"] = whole
         found["run/step_s"] = self._steady_s / self.steady_steps
