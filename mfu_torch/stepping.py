@@ -61,6 +61,7 @@ class Stepping:
         self._start = start
         self._plain = False  # the run is in progress, and the thread of its steps is known
         self._first = 0
+        self._made: dict[tuple[int, ...], int] = {}  # steps by their counts
         self._batches: list[Hashable] = []  # shapes that came from Meter.data for this step
         self._unclear: set[str] = set()  # of tokens and samples: a part was not understood
 
@@ -69,6 +70,7 @@ class Stepping:
     ) -> None:
         """The run begins, with these."""
         self.clock, self.time, self.live, self.books = clock, time, live, books
+        self._made = books.steps_made
         self.waits.run_begins(clock, time)
         self._first = time.steps
         self.running = True
@@ -135,23 +137,24 @@ class Stepping:
         """The loop leaves the step."""
         if self.down or not self.running:
             return
-        step = self.time.open
+        time = self.time
+        step = time.open
         if step is None:
             return
         try:
             step.failed = failed
-            if self.time.pause:  # it goes on; what ran in it so far is not the step's
+            if time.pause:  # it goes on; what ran in it so far is not the step's
                 self.live.resume(in_step=True)
-            self.time.end(step)
+            time.end(step)
             if self._unclear:
                 self._forget_unclear(step)
             hint = (step.tokens, step.samples, tuple(self._batches))
             self._batches.clear()
-            step.count_ids, step.micro_batches, excluded = self.live.end_step(hint, failed=failed)
+            ids, step.micro_batches, excluded = self.live.end_step(hint, failed=failed)
+            step.count_ids = ids
             step.excluded = excluded if step.index != self._first else excluded or "first step"
             if not failed:
-                made = self.books.steps_made
-                made[step.count_ids] = made.get(step.count_ids, 0) + 1
+                self._made[ids] = self._made.get(ids, 0) + 1
         except Exception as error:
             self.stand_down(error)
 

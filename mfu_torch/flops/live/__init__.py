@@ -276,11 +276,13 @@ class LiveCounter:
             call = micro.numbers.get(inputs, NEW)
             if call == NEW:
                 call = micro.number(inputs)
-            if self._count.active:
+            counted = self._count.active
+            if counted:
                 self._count.cut()
             elif call not in micro.ids and micro.separable:
                 self._meet(call, module, args, kwargs)
-            if module is not None:  # what is announced has its backward before the next
+            # What is announced has its backward before the next. The one call of a step has no gap.
+            if module is not None and (counted or self._calls or self._gaps.watching):
                 self._gaps.note(self._calls, counted=self._count.active)
             self._calls.append(call)
         except Exception as error:  # ours, inside the user's forward: it must not get there

@@ -57,6 +57,7 @@ class Gaps:
 
     Attributes:
         remark: What has to be said of counts from here on.
+        watching: It looks at steps that are not counted, from their first call on.
         misread: Calls of the step that was counted last, with what is between them, if it showed
             that a backward was read off steps before it where none need have run: from gradients
             that were cleared, say. Else empty.
@@ -65,7 +66,7 @@ class Gaps:
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.remark = ""
         self.misread: tuple[int, ...] = ()
-        self._watching = False  # looks at steps that are not counted
+        self.watching = False
         self._lost = False  # the parameters that told are gone; others have to be found
         self._models = models
         self._telling: list[_Parameter] | None = None  # all that told right so far
@@ -82,15 +83,15 @@ class Gaps:
         """A forward call begins; what is between it and the one before is added to ``calls``."""
         if counted:
             self.mark()
-        elif (self._watched or self._lost) and (calls or self._watching):
+        elif (self._watched or self._lost) and (calls or self.watching):
             before, self._before = self._before, [_mark(one) for one in self._watched]
             if any(one() is None for one in self._watched):
                 self.forget()  # the model has other parameters now
                 self._lost = True
             if calls and self._lost:
                 calls.append(UNTOLD)
-            elif calls and not self._watching:
-                self._watching = True
+            elif calls and not self.watching:
+                self.watching = True
                 calls.append(UNTOLD)  # the first call of this step was not looked at
             elif calls and not any(map(_differ, before, self._before)):
                 calls.append(JOINED)
@@ -134,9 +135,9 @@ class Gaps:
         self._telling = [one for one, right in zip(self._telling, told, strict=True) if right]
         stride = max(1, len(self._telling) // WATCHED)
         self._watched = self._telling[::-1][::stride][:WATCHED]
-        self._watching = self._watching or several
+        self.watching = self.watching or several
         if not self._telling:
-            self.remark = BLIND if several or self._watching else ""
+            self.remark = BLIND if several or self.watching else ""
             return calls
         return marked
 
