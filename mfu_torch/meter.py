@@ -39,6 +39,7 @@ from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.resume import check_state, earlier_of, now
 from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
+    Place,
     check_arguments,
     check_device,
     check_sinks,
@@ -174,26 +175,7 @@ class Meter:
         self._earlier = earlier_of(self._state)
         self._started_at = now().isoformat(timespec="milliseconds")
         self._began_s = clock.host_s()
-        self._recorder, run_path = open_recorder(
-            place,
-            self._models,
-            log_dir=self._log_dir,
-            log_every=self._log_every,
-            attention=self._attention,
-            clock=clock.description,
-            sinks=self._sinks,
-            earlier=self._earlier,
-        )
-        self._books = Bookkeeper(
-            place,
-            self._recorder,
-            run_path,
-            log_every=self._log_every,
-            first=first,
-            given_peak=self._given_peak,
-            own_time=self._time.own_time,
-            sampler=DeviceSampler(place.described) if self._telemetry else None,
-        )
+        self._books = self._open_books(place, clock, first)
         self._live = LiveCounter(
             self._models, self._books.count, stepping.stand_down, self._flops, first
         )
@@ -204,6 +186,28 @@ class Meter:
             self._live.attach()
         except Exception as error:  # a model can be an object of any kind
             stepping.stand_down(error)
+
+    def _open_books(self, place: Place, clock: Clock, first: int) -> Bookkeeper:
+        self._recorder, run_path = open_recorder(
+            place,
+            self._models,
+            log_dir=self._log_dir,
+            log_every=self._log_every,
+            attention=self._attention,
+            clock=clock.description,
+            sinks=self._sinks,
+            earlier=self._earlier,
+        )
+        return Bookkeeper(
+            place,
+            self._recorder,
+            run_path,
+            log_every=self._log_every,
+            first=first,
+            given_peak=self._given_peak,
+            own_time=self._time.own_time,
+            sampler=DeviceSampler(place.described) if self._telemetry else None,
+        )
 
     def _start_once(self) -> None:
         """Begin the run, unless it has begun already and is not over."""
