@@ -64,6 +64,8 @@ def _never_raises(
 class _Mailbox:
     """Keeps windows for loggers that have to be called on the training thread."""
 
+    is_prompt = True  # no other sink holds it up
+
     def __init__(self) -> None:
         self.figures: deque[Figures] = deque(maxlen=WINDOWS_LIMIT)
         self.telemetry: deque[Telemetry] = deque(maxlen=WINDOWS_LIMIT)

@@ -79,7 +79,10 @@ class Recorder:
         self._pid = os.getpid()
         self._header = header
         self._file = next((s for s in everything if isinstance(s, RunFileSink)), None)
-        self._sinks: list[Sink] = [s for s in everything if s is not self._file]
+        others = [s for s in everything if s is not self._file]
+        # Those that only keep what they are given, for another thread, wait for no other sink.
+        self._prompt: list[Sink] = [s for s in others if getattr(s, "is_prompt", False)]
+        self._sinks: list[Sink] = [s for s in others if not getattr(s, "is_prompt", False)]
         self._kept: list[Entry] | None = [] if keep else None
         self._tally = Tally()
         self._end: End | None = None
@@ -271,6 +274,8 @@ class Recorder:
         return msgspec.structs.replace(found, phases=phases)
 
     def _to_others(self, record: Entry | Figures) -> None:
+        for sink in self._prompt:
+            self._guarded(sink, lambda sink=sink: sink.write(record))  # type: ignore[misc]
         waiting = self._to_sinks.waiting
         if waiting >= BEHIND and not self._behind:
             self._behind = True

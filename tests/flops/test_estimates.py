@@ -139,10 +139,26 @@ def test_an_estimate_is_checked_as_a_law_is() -> None:
     for rows in range(100, 200):
         if law.is_due():
             due.append(rows)
-            law.observe((rows,), count(flops(rows, rows, NARROW)), [])
+            law.observe((rows,), count(flops(rows, rows * 3 // 4, NARROW)), [])
         else:
             assert law.evaluate((rows,)) is not None
-    assert due == [108, 133]  # after 8 that were estimated, and after 32
+    assert due == [116, 133, 150, 167, 184]  # after 16 that were estimated, and so on
+    assert law.found_off == 0
+
+
+def test_a_count_outside_of_the_margin_ends_the_estimate_until_enough_were_counted_anew() -> None:
+    law = ShapeLaw()
+    for sizes, one in observations(GIVE_UP_AFTER + 2, NARROW):
+        law.observe(sizes, one, [])
+    before = law.evaluate((200,))
+    assert before is not None
+    law.observe((200,), count(2 * before.forward), [])
+    assert law.found_off == pytest.approx(1.0)
+    assert law.evaluate((201,)) is None
+    for sizes, one in observations(FROM, NARROW, seed=5):
+        law.observe(sizes, count(2 * one.forward), [])
+    after = law.evaluate((200,))
+    assert after is not None and after.forward == pytest.approx(2 * before.forward, rel=0.02)
 
 
 class Kept(nn.Module):
@@ -196,3 +212,29 @@ def test_where_most_work_depends_on_data_every_shape_is_counted(tmp_path: Path) 
     found = [meter.run.count_of(step) for step in meter.run.steps]
     assert [one.model for one in found if isinstance(one, FlopCount)] == truth
     assert run_figures(meter.run).uncertainty is None
+
+
+def test_estimates_that_a_check_finds_off_say_so(tmp_path: Path) -> None:
+    """What data is like drifts: more and more rows are kept."""
+    model, draw = Kept(64), random.Random(3)
+    truth = []
+    with Meter(model, log_dir=tmp_path, peak=1e12, sinks=[], telemetry=False) as meter:
+        for index, rows in enumerate(draw.sample(range(100, 500), 360)):
+            x = torch.randn(rows, 64)
+            x[:, 0] = torch.linspace(-1, 1, rows) + (index - 180) / 400  # from 5 % to 95 %
+            kept = int((x[:, 0] > 0).sum())
+            truth.append(2 * 2 * rows * 64 * 64 + 3 * 2 * kept * 64 * 64)
+            with meter.step():
+                model(x).backward()
+    found = [meter.run.count_of(step) for step in meter.run.steps]
+    known = [
+        (one, right) for one, right in zip(found, truth, strict=True) if not isinstance(one, str)
+    ]
+    assert len(known) == len(found)
+    outside = [
+        abs(one.model - right) > one.uncertainty * right + 1
+        for one, right in known
+        if one.uncertainty
+    ]
+    assert len(outside) > 20
+    assert sum(outside) <= 0.15 * len(outside)  # those after the last check can be

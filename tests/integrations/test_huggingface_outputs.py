@@ -214,3 +214,16 @@ def test_the_figures_of_several_windows_are_weighted_by_their_time() -> None:
     assert logged(windows[:1]) == {}
     gap = Figures(step=8, steps=2, time_s=1.0, mfu=None, tokens_per_s=20.0)
     assert "mfu" not in logged([*windows, gap])
+
+
+def test_figures_of_the_same_name_in_the_users_logs_stay_theirs(tmp_path: Path) -> None:
+    class Logs(TimedTrainer):
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            if "loss" in logs:
+                logs["mfu"] = 0.5
+            super().log(logs, *args, **kwargs)
+
+    trainer, _, _ = trainer_of(tmp_path, cls=Logs, max_steps=4, logging_steps=4)
+    trainer.train()
+    log = next(log for log in trainer.state.log_history if "loss" in log)
+    assert log["mfu"] == 0.5 and log["hfu"] != 0.5

@@ -155,10 +155,65 @@ def test_a_run_that_an_exception_left_ends_when_the_next_begins(
     trainer.remove_callback(stops)
     trainer.train()
     left, done = (read_run(tmp_path / "log" / name) for name in ("run.jsonl", "run-2.jsonl"))
-    assert left.end is not None and "an exception left it" in left.end.reason
+    assert left.end is not None and left.end.reason == type(error).__name__
     assert done.end is not None and done.end.reason == "completed"
     assert (len(list(left.steps)), len(list(done.steps))) == (3, 6)
     assert mfu_of(ours) == pytest.approx(MFU, rel=1e-12)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", [0, 3])
+def test_an_exception_in_a_step_leaves_nothing_of_ours_behind(
+    tmp_path: Path, step: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, ours, _ = trainer_of(tmp_path)
+    losses = iter(range(100))
+    compute = trainer.compute_loss
+
+    def compute_loss(*args: Any, **kwargs: Any) -> Any:
+        if next(losses) == step:
+            raise error
+        return compute(*args, **kwargs)
+
+    monkeypatch.setattr(trainer, "compute_loss", compute_loss)
+    with pytest.raises(type(error)) as caught:
+        trainer.train()
+    assert caught.value is error
+    assert torch._C._len_torch_dispatch_stack() == 0  # no step is being counted
+    assert "_compiled_call_impl" not in trainer.model.__dict__
+    assert not {"training_step"} & vars(trainer).keys()
+    assert "call_event" not in vars(trainer.callback_handler)
+    run = ours.meter.run  # type: ignore[union-attr]
+    assert run.end is not None and run.end.reason == type(error).__name__
+    assert len(list(run.steps)) == step
+
+
+def test_a_callback_that_was_removed_can_be_followed_by_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, first, _ = trainer_of(tmp_path, max_steps=4)
+    trainer.pop_callback(first)
+    second = callback()
+    trainer.add_callback(second)
+    trainer.train()
+    assert first.meter is None
+    assert second.meter is not None and len(list(second.meter.run.steps)) == 4
+    assert not [text for text in warnings_of(caplog) if "already" in text]
+
+
+def test_a_callback_that_is_removed_in_training_ends_its_run(tmp_path: Path) -> None:
+    trainer, ours, _ = trainer_of(tmp_path, max_steps=6)
+
+    class Removes(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, *rest: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                trainer.pop_callback(ours)
+
+    trainer.add_callback(Removes)
+    trainer.train()
+    end = ours.meter.run.end  # type: ignore[union-attr]
+    assert end is not None and end.reason == "its callback was removed"
+    assert not ours.loop.running
 
 
 def test_an_exception_inside_a_step_leaves_the_model_unwatched_afterwards(tmp_path: Path) -> None:
@@ -314,7 +369,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
             frame = sys._getframe(1)
             calls[name] += 1
             while frame is not None:
-                if "mfu_torch/integrations" in frame.f_code.co_filename:
+                ours = "mfu_torch/integrations" in frame.f_code.co_filename
+                if ours and frame.f_code.co_name != "guarded":  # that one only lets calls through
                     calls["ours"] += 1
                     break
                 frame = frame.f_back  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 
 from mfu_torch.flops.live.gaps import GAPS, JOINED
 from mfu_torch.flops.live.microbatches import (
@@ -253,6 +254,7 @@ class KnownCounts:
             notes, known = (*notes, VARIES), None
         if self._laws.is_lawless(self._inputs(made_of)):
             notes = (*notes, NO_LAW)
+            count = replace(count, uncertainty=self._laws.margin(self._inputs(made_of)))
         if count.hardware:
             count_id = self.publish(count + FlopCount(notes=notes), known)
         else:
@@ -264,6 +266,11 @@ class KnownCounts:
         inputs = self._inputs(made_of)
         for wrong in self._laws.observe(inputs, made_of, *whole):
             self.publish_unknown(REFUTED, self._whole.pop(wrong)[0])  # type: ignore[call-overload]
+        for key, off in self._laws.take_off():
+            for count_id in self._whole.get(key, ()):  # type: ignore[call-overload]
+                count = self._counts[count_id]
+                if count is not None and count.uncertainty < off:
+                    self.publish(replace(count, uncertainty=off), count_id)
         self._laws_of_hints.observe(_sizes_of(made_of[0]), made_of[0], *whole)
 
 

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from mfu_torch.flops.live.plain_values import PlainValues
 from mfu_torch.flops.shapes import NO_LAW, ShapeLaws
 from mfu_torch.flops.shapes.columns import CountedCall
@@ -187,15 +189,29 @@ class MicroBatches:
             if other in self.ids:
                 self._withdrawn[other] = self.ids.pop(other)
                 self._publisher.publish_unknown(REFUTED, self._withdrawn[other])
+        for laws in (self._laws, self._valueless):
+            for other, off in laws.take_off():
+                assert isinstance(other, int)
+                self._widen(other, off)
         if known is None:
             lawless = self._laws.is_lawless(inputs)
-            self.add(call, piece.total + FlopCount(notes=(NO_LAW,) if lawless else ()))
+            # The count of this shape is for all steps that have it, and they scatter.
+            scatter = FlopCount(notes=(NO_LAW,)) if lawless else FlopCount()
+            count = replace(piece.total, uncertainty=self._laws.margin(inputs))
+            self.add(call, count + scatter)
         elif work_of(piece.total) != work_of(known):
             if known.elementwise is None:  # evaluated: the step that had it is put right
                 self._withdrawn[call] = self.ids[call]
             else:
                 self._say_that_it_varies()
             self.add(call, piece.total)
+
+    def _widen(self, call: int, off: float) -> None:
+        """An estimate proved to be further off than it says."""
+        count = self._counts.get(call)
+        if count is not None and call in self.ids and count.uncertainty < off:
+            self._counts[call] = replace(count, uncertainty=off)
+            self._publisher.publish(self._counts[call], self.ids[call])
 
     def add(self, call: int, count: FlopCount) -> None:
         """Remember the count of a forward call."""

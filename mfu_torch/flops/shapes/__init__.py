@@ -55,8 +55,11 @@ MASKS_DIFFER = (
 NO_LAW = (
     "the FLOPs follow no simple law in the sizes of the inputs: new shapes are counted, which "
     "slows the steps that they come in, unless an estimate proves good; and a shape that comes "
-    "again has the count that it had when it was counted"
+    "again has the count that it had at first, from which drifting data can lead away"
 )
+
+CHECK_EVERY = 16
+"""Estimated shapes before one is counted to check them: data can drift, so that checks go on."""
 
 REMEMBERED = 64
 """Counted shapes that an estimate is made from, at most: the last ones."""
@@ -68,6 +71,7 @@ class ShapeLaws:
     def __init__(self) -> None:
         self._laws: dict[Hashable, ShapeLaw] = {}
         self._evaluated: dict[Hashable, list[Hashable]] = {}  # by kind, what was evaluated
+        self._off: list[tuple[Hashable, float]] = []  # estimates, and how far off they may be
         self._warned = False
 
     def observe(
@@ -95,6 +99,7 @@ class ShapeLaws:
             oldest = next(iter(self._laws))
             del self._laws[oldest]
             self._evaluated.pop(oldest, None)
+        was_estimated = law.refuted
         try:
             right = law.observe(sizes, count, calls)
         except Exception:
@@ -107,7 +112,25 @@ class ShapeLaws:
             self._warned = True
             self._laws[kind] = law = ShapeLaw()
             law.refuted = right = True
+        if was_estimated:
+            self._check_estimates(kind, law)
         return [] if right else [k for k in self._evaluated.pop(kind, []) if k != key]
+
+    def _check_estimates(self, kind: Hashable, law: ShapeLaw) -> None:
+        """What was estimated since the last check may be as far off as this one was."""
+        estimated = self._evaluated.pop(kind, [])
+        if law.found_off:
+            self._off += [(key, law.found_off) for key in estimated]
+
+    def take_off(self) -> list[tuple[Hashable, float]]:
+        """Keys of estimates that proved to be further off than they say, and how far."""
+        off, self._off = self._off, []
+        return off
+
+    def margin(self, inputs: Hashable) -> float:
+        """How far the FLOPs of these inputs scatter, where they are estimated; else 0."""
+        law = self._laws.get(template(inputs)[0])
+        return law.margin if law is not None else 0.0
 
     def evaluate(self, inputs: Hashable, key: Hashable, *, checks: bool = True) -> FlopCount | None:
         """The FLOPs of inputs with this signature, or ``None``: they have to be counted.
@@ -142,6 +165,7 @@ class ShapeLaw:
 
     Attributes:
         refuted: It was contradicted after it had been believed, or never found.
+        found_off: How far off an estimate was that was checked last; 0 if it was within its margin.
     """
 
     def __init__(self) -> None:
@@ -149,6 +173,7 @@ class ShapeLaw:
         self._observed: dict[Sizes, Observation] = {}
         self._whole = Fit(strides=True)
         self._pieces = Pieces()
+        self.found_off = 0.0
         self._seen: deque[tuple[Sizes, FlopCount]] = deque(maxlen=REMEMBERED)
         self._estimate: Estimate | None = None
         self._last = FlopCount()
@@ -173,12 +198,12 @@ class ShapeLaw:
         Returns:
             ``False`` if this contradicts a law by which shapes were evaluated.
         """
+        if self.refuted:
+            self._check_estimate(sizes, count)
+            return True
+        self._seen.append((sizes, count))
         if self.is_due():
             self._check_at *= 4
-        self._seen.append((sizes, count))
-        if self.refuted:
-            self._estimate = Estimate(tuple(self._seen))
-            return True
         if sizes in self._observed:
             return self._is_as_before(sizes, count)
         expected = self._terms(sizes) if self._evaluated else None
@@ -198,6 +223,24 @@ class ShapeLaw:
             self._pieces.add(list(self._observed.values()))
         self._spent_s += time.perf_counter() - start_s
         return True
+
+    @property
+    def margin(self) -> float:
+        """Of the estimate, if there is one; else 0."""
+        return 0.0 if self._estimate is None else self._estimate.margin or 0.0
+
+    def _check_estimate(self, sizes: Sizes, count: FlopCount) -> None:
+        about = self._estimate.evaluate(sizes) if self._estimate is not None else None
+        self.found_off = 0.0
+        if about is not None and about.model:
+            off = abs(count.model - about.model) / about.model
+            if off > about.uncertainty:
+                # What data is like has changed: what was counted before says nothing any more.
+                self.found_off = off
+                self._seen.clear()
+        self._seen.append((sizes, count))
+        self._estimate = Estimate(tuple(self._seen))
+        self._check_at = self._evaluated + CHECK_EVERY
 
     def is_due(self) -> bool:
         """Whether the next shape is to be counted, to see if it would have been foretold right."""
@@ -256,5 +299,5 @@ class ShapeLaw:
         self._observed.clear()
         self._pool.clear()
         self._whole, self._pieces = Fit(strides=True), Pieces()
-        self._evaluated, self._check_at = 0, FIRST_CHECK
+        self._evaluated, self._check_at = 0, CHECK_EVERY
         self._estimate = Estimate(tuple(self._seen))

@@ -25,6 +25,7 @@ from mfu_torch.flops.calls import CallWatch
 from mfu_torch.integrations.huggingface.pauses import MFUPauses, never_raises
 from mfu_torch.integrations.huggingface.surroundings import (
     caller,
+    end_with,
     outputs,
     share_of_process,
     steps_per_window,
@@ -101,6 +102,7 @@ class MFUCallback(TrainerCallback):
     def _reset(self) -> None:
         self.loop = FollowedLoop(**self._options)  # checks the options, and starts nothing
         self._aside = False  # the Trainer has another one, which measures
+        self._guards: list[Callable[[], None]] = []  # take away what is around the Trainer's steps
         self.trainer: Callable[[], Any] = lambda: None
         self._last: MFUPauses | None = None
         self._watch: CallWatch | None = None
@@ -155,25 +157,28 @@ class MFUCallback(TrainerCallback):
         handler = caller(lambda one: isinstance(one, CallbackHandler) and self in one.callbacks)
         if handler is None:
             return None
-        first = next((one for one in handler.callbacks if isinstance(one, MFUPauses)), None)
-        if first is not None and first.owner not in (self, None):
+        here = handler.callbacks.index(self)
+        pauses = [one for one in handler.callbacks if isinstance(one, MFUPauses)]
+        if any(one.owner is not self and one.owner in handler.callbacks for one in pauses):
             if not self._aside:
                 logger.warning("this Trainer has an MFUCallback already; the second does nothing")
             self._aside = True
             return handler
         # The list is being iterated over, and this is its current item: moving it to the front
         # shifts only what was called already.
+        to_come = [one for one in pauses if handler.callbacks.index(one) > here]
+        for one in pauses:
+            one.owner = None  # of a callback that was removed, say
+        last = to_come[0] if to_come else MFUPauses()
         handler.callbacks.remove(self)
         handler.callbacks.insert(0, self)
-        others = [one for one in handler.callbacks if isinstance(one, MFUPauses)]
-        last = next((one for one in others if one.owner in (self, None)), None)
-        if last is None:
-            last = MFUPauses()
-        else:
+        if to_come:
             handler.callbacks.remove(last)
         handler.callbacks.append(last)
         last.owner = self
+        last.callbacks = handler.callbacks
         self._last = last
+        self._aside = False
         return handler
 
     def start(self, args: Any, state: Any, **kwargs: Any) -> None:
@@ -201,6 +206,8 @@ class MFUCallback(TrainerCallback):
         self._tokens_counted = state.num_input_tokens_seen
         self._watch = CallWatch(model, self._called)
         self._watch.attach()
+        for owner, name in ((trainer, "training_step"), (handler, "call_event")):
+            self._guards.append(end_with(owner, name, weakref.ref(self)))
 
     def _loop_for(self, args: Any, state: Any, log_dir: Any) -> FollowedLoop:
         options = {"log_every": steps_per_window(args, state)} | self._options
@@ -217,6 +224,8 @@ class MFUCallback(TrainerCallback):
     def stop(self, reason: str) -> None:
         """End the run, if there is one."""
         self._in_step = False
+        while self._guards:
+            self._guards.pop()()
         self.loop.close(reason)
         if self._watch is not None:
             self._watch.detach()  # after the meter's own watch, which is below it
@@ -278,6 +287,7 @@ class MFUCallback(TrainerCallback):
         else:
             windows = self.loop.windows()
             values = logged(windows)
+        values = {name: value for name, value in values.items() if name not in logs}  # the user's
         logs.update(values)
         history = state.log_history
         if history and history[-1].get("step") == state.global_step:

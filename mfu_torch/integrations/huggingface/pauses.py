@@ -73,6 +73,7 @@ class MFUPauses(TrainerCallback, ExportableState):
 
     def __init__(self) -> None:
         self.owner: Owner | None = None
+        self.callbacks: list[Any] = []  # of the Trainer; its own list
         self.pause = ""
         self.begins = False
         self.saved: dict[str, Any] | None = None
@@ -97,9 +98,10 @@ class MFUPauses(TrainerCallback, ExportableState):
             stored = stored[-1]
         saved: dict[str, Any] | None = ((stored or {}).get("attributes") or {}).get("saved")
         done = state.global_step
-        return saved or state_of_unmeasured(
-            done, f"the checkpoint after {done} steps has no state of MFUCallback"
-        )
+        if saved is None or saved.get("steps", done) < done:  # or of another training, before it
+            why = f"the checkpoint after {done} steps has no state of MFUCallback"
+            saved = state_of_unmeasured(done, why)
+        return saved
 
     def stop(self, reason: str) -> None:
         """End the run, if there is one."""
@@ -126,7 +128,9 @@ class MFUPauses(TrainerCallback, ExportableState):
 
     @never_raises
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See what comes next."""
+        """See what comes next; the run ends where its callback was removed."""
+        if self.owner is not None and self.owner not in self.callbacks:
+            self.stop("its callback was removed")
         self._foresee(control)
 
     @never_raises

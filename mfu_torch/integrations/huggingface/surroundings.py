@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mfu_torch.run.sinks import Sink
 
@@ -36,6 +38,49 @@ def caller(is_wanted: Callable[[Any], bool]) -> Any:
             break
         frame = frame.f_back
     return None
+
+
+class Stoppable(Protocol):
+    """What has a run that can end."""
+
+    def stop(self, reason: str) -> None:
+        """End the run, if there is one."""
+
+
+def end_with(owner: Any, name: str, measuring: weakref.ref[Any]) -> Callable[[], None]:
+    """End the run where an exception, or Ctrl-C, leaves a method of the Trainer's.
+
+    No hook tells of it. The exception goes on as it came.
+
+    Args:
+        owner: Whose method it is.
+        name: Its name.
+        measuring: What has the run, a :class:`Stoppable`.
+
+    Returns:
+        What puts the method back.
+    """
+    inner = getattr(owner, name, None)
+    if inner is None or name in vars(owner):  # none, or somebody else's, who may rely on it
+        return lambda: None
+
+    @functools.wraps(inner)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return inner(*args, **kwargs)
+        except BaseException as error:
+            one: Stoppable | None = measuring()
+            if one is not None:
+                one.stop(type(error).__name__)
+            raise
+
+    setattr(owner, name, guarded)
+
+    def undo() -> None:
+        if vars(owner).get(name) is guarded:
+            delattr(owner, name)
+
+    return undo
 
 
 def steps_per_window(args: Any, state: Any) -> int:
