@@ -272,6 +272,7 @@ class KnownCounts:
                 if count is not None and count.uncertainty < off:
                     self.publish(replace(count, uncertainty=off), count_id)
         self._laws_of_hints.observe(_sizes_of(made_of[0]), made_of[0], *whole)
+        self._laws_of_hints.take_off()  # of what a hint foretells nothing was announced
 
 
 def _without_gaps(calls: Calls) -> Calls:
