@@ -130,6 +130,7 @@ class Bookkeeper:
             self._sampler.stop()
             self._put_telemetry(self._recorded)  # what stopping found: a driver that hangs
         self._forget_low_peaks()
+        self.recorder.settle()
         self.recorder.put(End(wall_s=wall_s, reason=reason, notes=tuple(self.recorder.notes)))
         self.recorder.close()
 

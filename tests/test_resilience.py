@@ -162,6 +162,27 @@ def test_a_sink_that_hangs_stops_neither_training_nor_closing(
     assert "not finished writing" in caplog.text
 
 
+def test_a_sink_that_fails_only_as_the_run_ends_is_told_by_the_run_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    ending = threading.Event()
+
+    class Late(ListSink):
+        def write(self, record: Any) -> None:
+            if type(record) is Window:
+                assert ending.wait(10), "the end of the run did not wait for the sinks"
+                raise OSError("no space left on device")
+
+    model, meter = a_meter(tmp_path, sinks=[Late()])
+    train(model, meter, 6)
+    settle = meter._recorder.settle
+    monkeypatch.setattr(meter._recorder, "settle", lambda: (ending.set(), settle()))
+    meter.close()
+    assert "no space left" in read_run(tmp_path).end.notes[0]
+
+
 def test_an_internal_failure_stands_the_meter_down_once_and_training_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,12 @@ class Recorder:
         by = time.monotonic() + timeout_s
         return self.written(timeout_s) and self._to_sinks.flush(by - time.monotonic())
 
+    def settle(self, timeout_s: float = STUCK_TIMEOUT_S) -> None:
+        """Wait a little until the sinks have everything: what fails there is then in the notes."""
+        by = time.monotonic() + timeout_s
+        if not self.refuses() and not self._stuck and self._lane.flush(timeout_s):
+            self._to_sinks.flush(by - time.monotonic())
+
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Write what is left and close the sinks."""
         if self.is_forked:
