@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": DATA,
     "run": {*DATA, "wall"},
     "insight": TERMS,
+    # Reads no run, and measures nothing: sizes, rates and tables in, figures out.
+    "calculator": {*DATA, "flops", "peak"},
     # A sink like those in run, in the one file that may import TensorBoard.
     "integrations.tensorboard": {*DATA, "tags", "wall"},
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
@@ -47,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *TERMS,
         *("insight", "meter", "contexts", "resume", "integrations.tensorboard"),
     },
-    "cli": {*TERMS, "insight", "meter", "integrations", "__init__"},
+    "cli": {*TERMS, "insight", "calculator", "meter", "integrations", "__init__"},
     "__main__": {"cli"},
     # Only the lazy public names.
     "__init__": {*TERMS, "meter"},

@@ -1,0 +1,1 @@
+"""Numbers about runs that nobody measured here: planned, published, or known by a log line."""
