@@ -11,31 +11,89 @@ counter counts of a small model, to the digit.
     31838592565248
 """
 
-from mfu_torch.flops.formulas.conventions import CONVENTIONS, Convention, flops_per_token
+from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs import Described, ModelError, read_config
+from mfu_torch.flops.formulas.conventions import (
+    CONVENTIONS,
+    Convention,
+    conventions_for,
+    flops_per_token,
+)
+from mfu_torch.flops.formulas.convnets import Conv, ConvNet, Pool, Residual, resnet
 from mfu_torch.flops.formulas.decoder import Block, Decoder, Parameters, dense_decoder
+from mfu_torch.flops.formulas.diffusion import DiffusionTransformer, dit
+from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder, t5, whisper
+from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
+from mfu_torch.flops.formulas.known import known_models, model_of
+from mfu_torch.flops.formulas.linear_attention import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LinearAttention,
+)
+from mfu_torch.flops.formulas.lora import LoRA
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences
 from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention, Part
+from mfu_torch.flops.formulas.recommenders import DLRM, HSTU, SequenceRecommender
+from mfu_torch.flops.formulas.recurrent import Recurrent
+from mfu_torch.flops.formulas.state_space import Mamba, Mamba2, mamba, mamba2
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Recompute, Role, Term
+from mfu_torch.flops.formulas.vision import Swin, VisionTransformer, vit
 
 __all__ = [
     "CONVENTIONS",
+    "DLRM",
+    "HSTU",
     "MLP",
+    "Architecture",
     "Attention",
     "Block",
     "ClosedForm",
+    "Conv",
+    "ConvNet",
     "Convention",
     "Decoder",
+    "Described",
+    "DiffusionTransformer",
+    "Encoder",
+    "EncoderDecoder",
     "Experts",
+    "GatedDeltaNet",
+    "KimiDeltaAttention",
     "LatentAttention",
     "Linear",
+    "LinearAttention",
+    "LoRA",
+    "Mamba",
+    "Mamba2",
     "Mask",
+    "ModelError",
     "PairRule",
     "Parameters",
     "Part",
+    "Pool",
     "Recompute",
+    "Recurrent",
+    "Residual",
     "Role",
+    "SequenceRecommender",
     "Sequences",
+    "Swin",
     "Term",
+    "VisionTransformer",
+    "bert",
+    "conventions_for",
     "dense_decoder",
+    "dit",
+    "encoder_block",
+    "encoder_decoder",
     "flops_per_token",
+    "known_models",
+    "mamba",
+    "mamba2",
+    "model_of",
+    "read_config",
+    "resnet",
+    "t5",
+    "vit",
+    "whisper",
 ]

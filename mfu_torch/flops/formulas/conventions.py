@@ -4,41 +4,24 @@ An MFU means nothing without its convention: for one run of Llama 3 70B they dif
 ``matmul`` is ours, and what the counter counts; the others are here so that a published number can
 be recomputed, and as their sources print them, also where a model does not have the shape that
 they presume.
+
+Three kinds: those that add up products (``matmul`` and its kin) are for any architecture; those
+that count parameters (``6n``) for any whose throughput is in tokens; those that take layers and
+heads (``palm``, ``korthikanti``, ...) for decoders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from fractions import Fraction
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from mfu_torch.flops.formulas.decoder import Decoder, Parameters
-from mfu_torch.flops.formulas.pairs import PairRule
-from mfu_torch.flops.formulas.terms import ClosedForm
+from mfu_torch.flops.formulas import per_token as forms
+from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.decoder import Decoder
+from mfu_torch.flops.formulas.terms import Role
 
-
-class Architecture(Protocol):
-    """A model that is known by its sizes."""
-
-    @property
-    def per(self) -> Literal["token", "sample"]:
-        """What its throughput is counted in."""
-        ...
-
-    @property
-    def parameters(self) -> Parameters:
-        """How many it has."""
-        ...
-
-    def flops(
-        self, batch: int = 1, seq: int | None = None, *, attention: PairRule = "full"
-    ) -> ClosedForm:
-        """Its FLOPs for a batch."""
-        ...
-
-
-Formula = Callable[[Decoder, int, Fraction | int], Fraction | int]
-"""(model, tokens of a sequence, N or N active) -> FLOPs for a token of training."""
+__all__ = ["CONVENTIONS", "Architecture", "Convention", "conventions_for", "flops_per_token"]
 
 
 class Convention(NamedTuple):
@@ -53,8 +36,12 @@ class Convention(NamedTuple):
         source: Who counts so.
         leaves_out: What it does not count, or presumes.
         per_token: The formula.
-        is_general: Whether it is for any training: not for LoRA alone, nor for one paper's way to
-            compute again.
+        takes: What it is computed from: ``products`` of any architecture, for each token or sample;
+            ``parameters`` of one that is counted in tokens; the sizes of a ``decoder``.
+        is_general: Whether it is for any training: not for LoRA alone, nor one source's variant of
+            another convention.
+        presumes_gpt: Whether it is for models with as many key heads as heads and a plain MLP of
+            4h alone; of others it gives a number that counts other sizes than theirs.
     """
 
     name: str
@@ -62,85 +49,70 @@ class Convention(NamedTuple):
     formula: str
     source: str
     leaves_out: str
-    per_token: Formula
+    per_token: forms.Formula
+    takes: Literal["products", "parameters", "decoder"] = "decoder"
     is_general: bool = True
+    presumes_gpt: bool = False
+
+    def why_not(self, model: Architecture) -> str:
+        """Why it cannot be computed for a model; empty where it can."""
+        if self.takes == "decoder" and not isinstance(model, Decoder):
+            return (
+                f"{self.name} is for decoders ({self.formula}); the model is "
+                f"{type(model).__name__}; take matmul"
+            )
+        if self.takes == "parameters" and model.per != "token":
+            return (
+                f"{self.name} is FLOPs for a token ({self.formula}); {type(model).__name__} is "
+                "counted in samples, and its weights meet more than one token of each; take matmul"
+            )
+        return ""
 
 
 def flops_per_token(
-    convention: str, model: Decoder, seq: int, *, parameters: float | None = None
+    convention: str,
+    model: Architecture,
+    seq: int | None = None,
+    *,
+    parameters: float | None = None,
+    without: Collection[Role] = (),
 ) -> Fraction:
-    """FLOPs for a token of training, by a convention.
+    """FLOPs for a token of training, by a convention; for a sample, of a model counted in samples.
 
     Args:
         convention: One of :data:`CONVENTIONS`.
         model: The model.
-        seq: Tokens of a sequence.
+        seq: Tokens of a sequence; not needed by ``6n``, nor of a model counted in samples.
         parameters: N, where the source means another than the model's own (nominal sizes).
+        without: Roles of products that the source leaves out: ``("router",)``.
 
     Raises:
-        ValueError: If there is no such convention, or the sizes are not valid.
+        ValueError: If there is no such convention, it is not for such a model, or the sizes are
+            not valid.
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"{convention!r} is no convention; expected {', '.join(CONVENTIONS)}")
     if parameters is not None and not 0 < parameters < float("inf"):
         raise ValueError(f"parameters is {parameters}; expected a number above 0")
+    chosen = CONVENTIONS[convention]
+    if reason := chosen.why_not(model):
+        raise ValueError(reason)
+    if without and chosen.takes != "products":
+        raise ValueError(
+            f"{convention} adds up no products, so {', '.join(without)} cannot be left out; take "
+            "a convention of products, matmul or a variant, or give parameters"
+        )
+    if seq is None and model.per == "token" and chosen.takes != "parameters":
+        raise ValueError(
+            f"seq is missing; expected the tokens of a sequence, which {convention} uses"
+        )
     n = model.parameters.active if parameters is None else Fraction(parameters)
-    return Fraction(CONVENTIONS[convention].per_token(model, seq, n))
+    return Fraction(chosen.per_token(forms.Case(model, seq, n, without)))
 
 
-def _matmul(rule: PairRule) -> Formula:
-    def formula(model: Decoder, seq: int, _: Fraction | int) -> Fraction:
-        return Fraction(model.flops(seq=seq, attention=rule).training, seq)
-
-    return formula
-
-
-def _full_recompute(model: Decoder, seq: int, _: Fraction | int) -> Fraction:
-    return Fraction(4, 3) * _matmul("full")(model, seq, 0)
-
-
-def _lora(model: Decoder, seq: int, _: Fraction | int) -> Fraction:
-    return Fraction(2, 3) * _matmul("half")(model, seq, 0)
-
-
-def _palm_attention(model: Decoder, seq: int) -> int:
-    # 12 L H Q T, where keys and values are equally wide; else 6 L H (d + dv) T.
-    return 6 * seq * sum(block.count * block.score_dim for block in model.blocks)
-
-
-def _palm(model: Decoder, seq: int, n: Fraction | int) -> Fraction | int:
-    return 6 * n + _palm_attention(model, seq)
-
-
-def _palm_hardware(model: Decoder, seq: int, n: Fraction | int) -> Fraction:
-    attention = _palm_attention(model, seq)
-    return 6 * n + attention + Fraction(3, 4) * 2 * n + Fraction(attention, 3)
-
-
-def _mosaic(model: Decoder, seq: int, n: Fraction | int) -> Fraction | int:
-    return 6 * n + 12 * model.layers * model.hidden * seq
-
-
-def _korthikanti(model: Decoder, seq: int, _: Fraction | int) -> int:
-    layers, h = model.layers, model.hidden
-    return 72 * layers * h * h + 12 * layers * seq * h + 6 * model.vocab * h
-
-
-def _korthikanti_selective(model: Decoder, seq: int, _: Fraction | int) -> int:
-    return _korthikanti(model, seq, 0) + 12 * model.layers * seq * model.hidden
-
-
-def _megatron(model: Decoder, seq: int, _: Fraction | int) -> int:
-    layers, h = model.layers, model.hidden
-    return 96 * layers * h * h + 16 * layers * seq * h + 6 * model.vocab * h
-
-
-def _6n(model: Decoder, seq: int, n: Fraction | int) -> Fraction | int:
-    return 6 * n
-
-
-def _6w(model: Decoder, seq: int, _: Fraction | int) -> int:
-    return 6 * model.parameters.used
+def conventions_for(model: Architecture) -> tuple[Convention, ...]:
+    """The conventions that can be computed for a model."""
+    return tuple(one for one in CONVENTIONS.values() if not one.why_not(model))
 
 
 _GPT = "presumes as many key heads as heads and a plain MLP of 4h"
@@ -152,9 +124,10 @@ CONVENTIONS: dict[str, Convention] = {
             "matmul",
             "model",
             "6W + 6LH(d+dv)s",
-            "mfu_torch (attention full); NeMo, torchtitan, OLMo-core",
+            "mfu_torch (attention full); NeMo up to 25.07, MaxText's table",
             "norms, softmax, activations, embedding look-ups",
-            _matmul("full"),
+            forms.products("full"),
+            takes="products",
         ),
         Convention(
             "matmul-causal",
@@ -162,23 +135,26 @@ CONVENTIONS: dict[str, Convention] = {
             "6W + 3LH(d+dv)(s+1)",
             "mfu_torch (attention causal): the pairs that the mask keeps, s(s+1)/2",
             "as matmul, and scores that the mask hides",
-            _matmul("causal"),
+            forms.products("causal"),
+            takes="products",
         ),
         Convention(
             "matmul-half",
             "model",
             "6W + 3LH(d+dv)s",
-            "NeMo AutoModel; DeepSeek-V3 (ISCA 2025, Table 4); MegaScale's own rows",
+            "NeMo AutoModel; Megatron-LM, Megatron Bridge and MaxText today; DeepSeek-V3 (ISCA "
+            "2025, Table 4)",
             "as matmul, and half of the scores",
-            _matmul("half"),
+            forms.products("half"),
+            takes="products",
         ),
         Convention(
             "palm",
             "model",
             "6N + 12LHds",
-            "Chowdhery et al. 2022 (PaLM), appendix B; nanoGPT",
+            "Chowdhery et al. 2022 (PaLM), appendix B",
             "nothing that matmul counts; counts the embedding, norms and biases as products",
-            _palm,
+            forms.palm,
         ),
         Convention(
             "korthikanti",
@@ -186,7 +162,8 @@ CONVENTIONS: dict[str, Convention] = {
             "72Lh²(1 + s/6h + V/12hL)",
             "Korthikanti et al. 2022, eq. 7",
             f"as matmul; {_GPT}",
-            _korthikanti,
+            forms.korthikanti,
+            presumes_gpt=True,
         ),
         Convention(
             "mosaic",
@@ -195,11 +172,25 @@ CONVENTIONS: dict[str, Convention] = {
             "MosaicML llm-foundry, scripts/train/benchmarking",
             "nothing that matmul counts; counts position embeddings, norms and biases as "
             "products; presumes Hd = h",
-            _mosaic,
+            forms.mosaic,
         ),
-        Convention("6n", "model", "6N", "Kaplan et al. 2020", "attention scores", _6n),
         Convention(
-            "6w", "model", "6W", "6N without the embedding", "attention scores, the embedding", _6w
+            "6n",
+            "model",
+            "6N",
+            "Kaplan et al. 2020",
+            "attention scores; counts the embedding",
+            forms.six_n,
+            takes="parameters",
+        ),
+        Convention(
+            "6w",
+            "model",
+            "6W",
+            "6N without the embedding",
+            "attention scores, the embedding",
+            forms.products("full", weights=True),
+            takes="products",
         ),
         Convention(
             "lora",
@@ -207,8 +198,37 @@ CONVENTIONS: dict[str, Convention] = {
             "4W + 2LH(d+dv)s",
             "NeMo AutoModel: 2/3 of matmul-half, since frozen weights have no gradient",
             "the adapters; and a third of attention that does run: its backward is whole in LoRA",
-            _lora,
+            forms.products("half", Fraction(2, 3)),
+            takes="products",
             is_general=False,
+        ),
+        Convention(
+            "nanogpt",
+            "model",
+            "6(N - positions) + 12LHds",
+            "nanoGPT, model.py, estimate_mfu: palm without the learned positions",
+            "as palm",
+            forms.nanogpt,
+            is_general=False,
+        ),
+        Convention(
+            "torchtitan",
+            "model",
+            "6(N - embedding) + 6LH(d+dv)s",
+            "torchtitan, models/utils.py, get_dense_model_nparams_and_flops; OLMo-core",
+            "nothing that matmul counts; counts norms and biases as products",
+            forms.torchtitan,
+            is_general=False,
+        ),
+        Convention(
+            "megatron-model",
+            "model",
+            "72Lh²(1 + s/6h + V/16Lh)",
+            "FlashAttention, training/README.md: 3/4 of eq. 3 of SC21",
+            f"a quarter of the head; {_GPT}",
+            forms.megatron_model,
+            is_general=False,
+            presumes_gpt=True,
         ),
         Convention(
             "korthikanti-selective",
@@ -216,7 +236,8 @@ CONVENTIONS: dict[str, Convention] = {
             "72Lh²(1 + s/3h + V/12hL)",
             "Korthikanti et al. 2022, eq. 8",
             f"{_GPT}; adds 12Lhs where one forward of the scores, 4Lhs, is run again",
-            _korthikanti_selective,
+            forms.korthikanti_selective,
+            presumes_gpt=True,
         ),
         Convention(
             "megatron",
@@ -224,15 +245,17 @@ CONVENTIONS: dict[str, Convention] = {
             "96Lh²(1 + s/6h + V/16Lh)",
             "Narayanan et al. 2021 (SC21), eq. 3: all layers computed again; MT-NLG, BLOOM",
             f"the head's second forward, which Megatron does not run; {_GPT}",
-            _megatron,
+            forms.megatron,
+            presumes_gpt=True,
         ),
         Convention(
             "full-recompute",
             "hardware",
             "8W + 8LH(d+dv)s",
-            "4/3 of matmul: the whole forward again; the HFU of llm-foundry is 4/3 of its MFU",
+            "4/3 of matmul: the whole forward again",
             "as matmul; the head is rarely computed again",
-            _full_recompute,
+            forms.products("full", Fraction(4, 3)),
+            takes="products",
         ),
         Convention(
             "palm-hardware",
@@ -241,7 +264,36 @@ CONVENTIONS: dict[str, Convention] = {
             "Chowdhery et al. 2022, Table 22: PaLM 540B computes 75 % of the rest again, and "
             "attention",
             "as palm",
-            _palm_hardware,
+            forms.palm_hardware,
+            is_general=False,
+        ),
+        Convention(
+            "palm-selective",
+            "hardware",
+            "6N + 12LHds + 4LHds",
+            "Chowdhery et al. 2022, Table 22: PaLM 8B and 62B compute attention again",
+            "as palm",
+            forms.palm_selective,
+            is_general=False,
+        ),
+        Convention(
+            "mosaic-hardware",
+            "hardware",
+            "8N + 16Lhs",
+            "MosaicML llm-foundry, scripts/train/benchmarking: 4/3 of mosaic where activations "
+            "are computed again, else HFU = MFU",
+            "as mosaic",
+            forms.mosaic_hardware,
+            is_general=False,
+        ),
+        Convention(
+            "8n",
+            "hardware",
+            "8N",
+            "Narayanan et al. 2021 (SC21), eq. 4: days = 8TP/nX; BigScience, math/README.md",
+            "attention scores; counts the embedding",
+            forms.eight_n,
+            takes="parameters",
             is_general=False,
         ),
     )

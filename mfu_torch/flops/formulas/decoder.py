@@ -19,10 +19,13 @@ class Block(Record, frozen=True, kw_only=True):
     Attributes:
         parts: What one consists of, in the order in which it runs.
         count: How many there are.
+        repeats_last: Whether a checkpoint repeats the last product, too: where a norm or a factor
+            follows it, whose backward needs its result (OLMo 2, Gemma 2, weights of experts).
     """
 
     parts: tuple[Part, ...]
     count: int = 1
+    repeats_last: bool = False
 
     @property
     def score_dim(self) -> int:
@@ -37,9 +40,10 @@ class Block(Record, frozen=True, kw_only=True):
         """Of all its layers."""
         layer: list[Term] = []
         for part in self.parts:
-            layer += [linear.term(sequences.tokens) for linear in part.linears(hidden)]
-            layer += part.cores(sequences, rule)
-        return times(self.count, with_last(layer))
+            linears = [linear.term(sequences.tokens) for linear in part.linears(hidden)]
+            # Scores, scans and the like run before the part's last projection.
+            layer += [*linears[:-1], *part.cores(sequences, rule), *linears[-1:]]
+        return times(self.count, layer if self.repeats_last else with_last(layer))
 
 
 class Parameters(Record, frozen=True, kw_only=True):
@@ -52,6 +56,7 @@ class Parameters(Record, frozen=True, kw_only=True):
         embedding: The input embedding, 0 where the head is the same.
         positions: Learned position embeddings.
         others: Biases, norms and the like.
+        idle: Of the others, those of experts that a token is not sent to.
     """
 
     weights: int
@@ -59,6 +64,7 @@ class Parameters(Record, frozen=True, kw_only=True):
     embedding: int
     positions: int = 0
     others: int = 0
+    idle: int = 0
 
     @property
     def total(self) -> int:
@@ -68,7 +74,7 @@ class Parameters(Record, frozen=True, kw_only=True):
     @property
     def active(self) -> int:
         """N without the experts that a token is not sent to."""
-        return self.total - self.weights + self.used
+        return self.total - self.weights + self.used - self.idle
 
 
 class Decoder(Record, frozen=True, kw_only=True):
@@ -82,6 +88,7 @@ class Decoder(Record, frozen=True, kw_only=True):
         is_tied: Whether the head is the input embedding used again.
         learned_positions: How many positions have an embedding of their own.
         others: Parameters that multiply no token: biases, norms.
+        idle: Of the others, those of experts that a token is not sent to.
         mtp: Layers that predict further tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each
             with a projection of 2h to h before it, and the head once more.
     """
@@ -93,6 +100,7 @@ class Decoder(Record, frozen=True, kw_only=True):
     is_tied: bool = False
     learned_positions: int = 0
     others: int = 0
+    idle: int = 0
     mtp: tuple[Block, ...] = ()
 
     def __post_init__(self) -> None:
@@ -164,6 +172,7 @@ class Decoder(Record, frozen=True, kw_only=True):
             embedding=0 if self.is_tied and self.has_head else embedding,
             positions=self.learned_positions * self.hidden,
             others=self.others,
+            idle=self.idle,
         )
 
 

@@ -6,7 +6,7 @@ Pairs are counted twice over, so that ``half``, s²/2 for an odd s, is a whole n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from mfu_torch.records import Record
@@ -29,16 +29,21 @@ class Mask(Record, frozen=True, kw_only=True):
         causal: Only itself and earlier ones.
         window: With ``causal``, the last ``window`` keys, itself included; else the ``window``
             keys around it, ``window // 2`` on either side beside itself. ``None``: all.
+        chunk: Instead of a window: a sequence is cut into chunks of so many tokens, which do not
+            see one another (Llama 4).
     """
 
     causal: bool = True
     window: int | None = None
+    chunk: int | None = None
 
     def twice_kept(self, length: int) -> int:
         """Twice the pairs that this mask keeps in one sequence of ``length`` tokens.
 
         Causal, 4 tokens: 2 * (1 + 2 + 3 + 4) = 20; with a window of 2: 2 * (1 + 2 + 2 + 2) = 14.
         """
+        if self.chunk is not None:
+            return self._of_chunks(Mask.twice_kept, length)
         if self.causal:
             w = length if self.window is None else min(self.window, length)
             return 2 * length * w - w * (w - 1)
@@ -49,10 +54,18 @@ class Mask(Record, frozen=True, kw_only=True):
 
     def twice_halved(self, length: int) -> int:
         """Twice s²/2, or twice sw - w²/2 with a window; without a causal mask nothing is halved."""
+        if self.chunk is not None:
+            return self._of_chunks(Mask.twice_halved, length)
         if not self.causal:
             return self.twice_kept(length)
         w = length if self.window is None else min(self.window, length)
         return 2 * length * w - w * w
+
+    def _of_chunks(self, twice: Callable[[Mask, int], int], length: int) -> int:
+        assert self.chunk is not None
+        alone = Mask(causal=self.causal)
+        whole_ones, rest = divmod(length, self.chunk)
+        return whole_ones * twice(alone, self.chunk) + twice(alone, rest)
 
 
 class Sequences(Record, frozen=True, kw_only=True):

@@ -183,7 +183,7 @@ class Experts(Record, frozen=True, kw_only=True):
             raise ValueError(f"chosen is {self.chosen}; expected at most experts, {self.experts}")
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """The router, the shared experts and those chosen."""
+        """The router, the experts chosen and the shared ones."""
         shared: tuple[Linear, ...] = ()
         if self.shared_width:
             shared = mlp_linears(
@@ -192,8 +192,6 @@ class Experts(Record, frozen=True, kw_only=True):
         gate = (Linear(name="shared_expert_gate", inputs=hidden, outputs=1, role="router"),)
         return (
             Linear(name="router", inputs=hidden, outputs=self.experts, role="router"),
-            *shared,
-            *(gate if self.shared_gate else ()),
             *mlp_linears(
                 hidden,
                 self.width,
@@ -202,6 +200,8 @@ class Experts(Record, frozen=True, kw_only=True):
                 uses=self.chosen,
                 stored=self.experts,
             ),
+            *shared,
+            *(gate if self.shared_gate else ()),
         )
 
     def cores(self, sequences: Sequences, rule: PairRule) -> tuple[Term, ...]:

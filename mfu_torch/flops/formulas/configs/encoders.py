@@ -1,0 +1,236 @@
+"""Encoders, and encoders with decoders, from their configs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs.fields import Default, Fields
+from mfu_torch.flops.formulas.configs.layers import COUNT_IT
+from mfu_torch.flops.formulas.decoder import Block
+from mfu_torch.flops.formulas.encoder_decoder import encoder_decoder, t5, whisper
+from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
+from mfu_torch.flops.formulas.vision import vit
+
+Defaults = dict[str, Default]
+
+# Ends of the names of transformers' classes: (whether they predict masked text, have a pooler).
+_HEADS = {
+    "ForMaskedLM": (True, False),
+    "ForPreTraining": (True, True),
+    "Model": (False, True),
+}
+
+
+def read_bert(fields: Fields) -> Architecture:
+    """BERT, RoBERTa and DistilBERT.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    hidden, heads = _divided(fields)
+    has_mlm, has_pooler = _heads_of(fields)
+    is_plain = fields.kind == "distilbert"  # it has no pooler
+    return bert(
+        layers=fields.size("num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        ffn=fields.size("intermediate_size"),
+        vocab=fields.size("vocab_size"),
+        positions=fields.size("max_position_embeddings"),
+        token_types=0 if is_plain else fields.size("type_vocab_size", least=0),
+        has_mlm_head=has_mlm,
+        has_pooler=has_pooler and not is_plain,
+        labels=2 if has_mlm and has_pooler and not is_plain else 0,  # is it the next sentence?
+    )
+
+
+def _heads_of(fields: Fields) -> tuple[bool, bool]:
+    names = fields.raw("architectures") or ["ForMaskedLM"]
+    name = names if isinstance(names, str) else str(names[0]) if isinstance(names, list) else ""
+    for ending, heads in _HEADS.items():
+        if name.endswith(ending):
+            return heads
+    fields.notes.append(f"read as a model of masked text: the head of {name} is not in here")
+    return _HEADS["ForMaskedLM"]
+
+
+def read_modernbert(fields: Fields) -> Architecture:
+    """ModernBERT (arXiv:2412.13663): rotated positions, gated MLPs, windows in most layers.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    hidden, heads = _divided(fields)
+    layers, ffn = fields.size("num_hidden_layers"), fields.size("intermediate_size")
+    vocab, window = fields.size("vocab_size"), fields.size("local_attention")
+    for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"):
+        if fields.flag(name):
+            raise fields.error(f"{name} is true; expected ModernBERT without biases; {COUNT_IT}")
+    types = fields.texts("layer_types", layers)
+    if types is None:
+        every = fields.size("global_attn_every_n_layers")
+        types = tuple("sliding_attention" if i % every else "full_attention" for i in range(layers))
+    blocks: list[Block] = []
+    for kind in types:
+        block = encoder_block(
+            layers=1,
+            hidden=hidden,
+            heads=heads,
+            ffn=ffn,
+            is_gated=True,
+            window=window if kind == "sliding_attention" else None,
+        )
+        blocks.append(block)
+    norms = 2 * layers - 1 + 3  # the first layer lacks one; embedding, last layer and head
+    return Encoder(
+        hidden=hidden,
+        vocab=vocab,
+        blocks=tuple(blocks),
+        others=norms * hidden + (vocab if fields.flag("decoder_bias") else 0),
+    )
+
+
+def read_vit(fields: Fields) -> Architecture:
+    """ViT as it classifies images.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    hidden, heads = _divided(fields)
+    image, patch = fields.size("image_size"), fields.size("patch_size")
+    if image % patch:
+        raise fields.error(f"patches of {patch} do not fill an image of {image} x {image}")
+    if fields.has("qkv_bias") and not fields.flag("qkv_bias"):
+        raise fields.error(f"qkv_bias is false; expected a ViT with biases; {COUNT_IT}")
+    labels = fields.raw("id2label")
+    classes = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels")
+    model = vit(
+        image=image,
+        patch=patch,
+        layers=fields.size("num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        ffn=fields.size("intermediate_size"),
+        channels=fields.size("num_channels"),
+        classes=classes,
+    )
+    if not fields.share("hidden_dropout_prob", 0.0):
+        return model
+    return msgspec.structs.replace(model, blocks=_repeating(model.blocks))
+
+
+def read_t5(fields: Fields) -> Architecture:
+    """T5 and its followers with the same layers.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    layers = fields.size("num_hidden_layers")
+    act = fields.raw("feed_forward_proj") or ("gated-gelu" if fields.kind == "mt5" else "relu")
+    if not isinstance(act, str):
+        raise fields.error(f'feed_forward_proj is {act!r}; expected "relu" or "gated-gelu"')
+    is_tied = fields.flag("tie_word_embeddings")
+    if not is_tied:
+        fields.notes.append(
+            "the head is not the embedding, as the file says; transformers 5 shares them even so"
+        )
+    model = t5(
+        hidden=fields.size("hidden_size"),
+        heads=fields.size("num_attention_heads"),
+        head_dim=fields.size("d_kv"),
+        ffn=fields.size("d_ff"),
+        layers=layers,
+        decoder_layers=fields.optional("num_decoder_layers") or layers,
+        vocab=fields.size("vocab_size"),
+        is_gated=act.startswith("gated"),
+        is_tied=is_tied,
+        buckets=fields.size("relative_attention_num_buckets"),
+    )
+    if not fields.share("dropout_rate", 0.1):
+        return model
+    # A dropout follows each layer's last product, so a checkpoint repeats that, too.
+    return msgspec.structs.replace(
+        model, encoder=_repeating(model.encoder), decoder=_repeating(model.decoder)
+    )
+
+
+def read_bart(fields: Fields) -> Architecture:
+    """BART and mBART.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    hidden, heads, behind = _two_sides(fields)
+    ffn, decoder_ffn = fields.size("encoder_ffn_dim"), fields.size("decoder_ffn_dim")
+    layers, decoder_layers = fields.size("encoder_layers"), fields.size("decoder_layers")
+    is_first = fields.kind == "mbart"  # norms come first, and one more behind each side
+    # q, k, v, o with biases, up and down; two norms with biases, three in the decoder.
+    encoder = layers * (4 * hidden + ffn + hidden + 4 * hidden)
+    decoder = decoder_layers * (8 * hidden + decoder_ffn + hidden + 6 * hidden)
+    return encoder_decoder(
+        hidden=hidden,
+        vocab=fields.size("vocab_size"),
+        heads=heads,
+        ffn=ffn,
+        encoder_layers=layers,
+        decoder_layers=decoder_layers,
+        decoder_heads=behind,
+        decoder_ffn=decoder_ffn,
+        repeats_last=fields.share("dropout", 0.1) > 0 or not is_first,
+        is_tied=fields.flag("tie_word_embeddings"),
+        positions=2 * (fields.size("max_position_embeddings") + 2),
+        others=encoder + decoder + (8 if is_first else 4) * hidden,
+    )
+
+
+def read_whisper(fields: Fields) -> Architecture:
+    """Whisper.
+
+    Raises:
+        ModelError: If the fields make no such model.
+    """
+    hidden, heads, behind = _two_sides(fields)
+    ffn, positions = fields.size("encoder_ffn_dim"), fields.size("max_source_positions")
+    if (heads, ffn) != (behind, fields.size("decoder_ffn_dim")):
+        raise fields.error(
+            f"heads or MLPs of the two sides differ; expected equal ones; {COUNT_IT}"
+        )
+    model = whisper(
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        encoder_layers=fields.size("encoder_layers"),
+        decoder_layers=fields.size("decoder_layers"),
+        vocab=fields.size("vocab_size"),
+        mel_bins=fields.size("num_mel_bins"),
+        frames=2 * positions,
+        positions=fields.size("max_target_positions"),
+    )
+    # The encoder's are fixed waves, which transformers keeps among the parameters.
+    return msgspec.structs.replace(model, positions=model.positions + positions)
+
+
+def _repeating(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    return tuple(msgspec.structs.replace(block, repeats_last=True) for block in blocks)
+
+
+def _divided(fields: Fields) -> tuple[int, int]:
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    return _check(fields, hidden, heads), heads
+
+
+def _two_sides(fields: Fields) -> tuple[int, int, int]:
+    hidden = fields.size("hidden_size")
+    sides = [fields.size(f"{side}_attention_heads") for side in ("encoder", "decoder")]
+    for heads in sides:
+        _check(fields, hidden, heads)
+    return hidden, sides[0], sides[1]
+
+
+def _check(fields: Fields, hidden: int, heads: int) -> int:
+    if hidden % heads:
+        raise fields.error(
+            f"hidden size {hidden} is no multiple of {heads} attention heads; expected one"
+        )
+    return hidden

@@ -1,0 +1,140 @@
+"""From a ``config.json`` of transformers to an architecture, in plain Python."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs.described import Described, ModelError
+from mfu_torch.flops.formulas.configs.fields import Fields
+from mfu_torch.flops.formulas.configs.layers import COUNT_IT
+from mfu_torch.flops.formulas.configs.predictors import with_further_tokens
+from mfu_torch.flops.formulas.configs.readers import READERS
+
+_NOT_OF_TRANSFORMERS = ("palm",)
+
+# Fields that hold the part that reads text, in models that read images or sound as well.
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+
+# The text part of one of those has a model_type of its own, or is one of these without saying so.
+_TEXT_TYPES = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "mistral3": "mistral",
+    "paligemma": "gemma",
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+}
+_SAME_AS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+
+
+def read_config(config: str | Path | Mapping[str, Any], *, mtp: bool = False) -> Described:
+    """The architecture that a config describes.
+
+    Args:
+        config: A ``config.json``, the folder that holds it, or its fields.
+        mtp: With the layers that predict further tokens (DeepSeek-V3), which transformers leaves
+            out.
+
+    Raises:
+        ModelError: If there is no such file, it is no config of a family that is known here, or
+            its sizes make no model.
+    """
+    if isinstance(config, Mapping):
+        name, where, values = str(config.get("model_type", "config")), "config", config
+    else:
+        path = _file(Path(config))
+        name, where, values = path.parent.name or path.name, str(path), _read(path)
+        if path.name != "config.json":
+            name = path.stem
+    model, notes = _architecture(where, values, mtp=mtp)
+    return Described(name=name, model=model, seq=None, source=where, notes=tuple(notes))
+
+
+def _file(path: Path) -> Path:
+    if path.is_dir():
+        inside = path / "config.json"
+        if not inside.is_file():
+            raise ModelError(f"{path}: holds no config.json; expected that of a transformers model")
+        return inside
+    if not path.is_file():
+        raise ModelError(f"{path}: is no file; expected a config.json of a transformers model")
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # also text that is no UTF-8
+        text = " ".join(str(error).split())[:100]
+        raise ModelError(f"{path}: is no JSON ({text}); expected a transformers config") from None
+    if not isinstance(values, dict):
+        kinds = {list: "list", str: "text", bool: "boolean", int: "number", float: "number"}
+        raise ModelError(
+            f"{path}: holds a JSON {kinds.get(type(values), 'null')}; expected an object with a "
+            "model_type"
+        )
+    return values
+
+
+def _architecture(
+    where: str, values: Mapping[str, Any], *, mtp: bool, is_nested: bool = False
+) -> tuple[Architecture, list[str]]:
+    kind = values.get("model_type")
+    if not isinstance(kind, str):
+        raise ModelError(
+            f'{where}: has no model_type; expected a transformers config, {{"model_type": "llama", '
+            "...}"
+        )
+    reader = READERS.get(_SAME_AS.get(kind, kind))
+    if reader is None:
+        return _of_a_part(where, values, kind, mtp=mtp)
+    fields = Fields(
+        where,
+        {**values, "model_type": _SAME_AS.get(kind, kind)},
+        defaults=reader.defaults,
+        names=reader.names,
+        is_nested=is_nested,
+    )
+    model, notes = with_further_tokens(fields, reader.read(fields), wanted=mtp)
+    if fields.absent:
+        notes.append(
+            "not in the file, so as transformers has it by default: " + ", ".join(fields.absent)
+        )
+    return model, [*fields.notes, *notes]
+
+
+def _of_a_part(
+    where: str, values: Mapping[str, Any], kind: str, *, mtp: bool
+) -> tuple[Architecture, list[str]]:
+    for name in _TEXT_PARTS:
+        part = values.get(name)
+        if not isinstance(part, Mapping):
+            continue
+        own = part.get("model_type", _TEXT_TYPES.get(kind))
+        shared = {k: values[k] for k in ("tie_word_embeddings",) if k in values}
+        model, notes = _architecture(
+            where, {**shared, **part, "model_type": own}, mtp=mtp, is_nested=True
+        )
+        return model, [f"the text part of a {kind} alone: nothing else of it is in here", *notes]
+    known = sorted(set(READERS) - set(_NOT_OF_TRANSFORMERS))
+    near = difflib.get_close_matches(kind, known, 3)
+    raise ModelError(
+        f"{where}: model_type {kind!r} is not known here"
+        + (f"; near it are {', '.join(near)}" if near else "")
+        + f"; {COUNT_IT}"
+    )
