@@ -350,6 +350,33 @@ def test_the_readme_names_the_targets_of_the_makefile() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_the_table_of_conventions_is_that_of_the_calculator() -> None:
+    from mfu_torch.calculator import read_question, spread
+    from mfu_torch.flops.formulas import CONVENTIONS
+
+    question = read_question(
+        {
+            "model": "llama-3-70b",
+            "seq": 8192,
+            "tokens_per_s_per_device": 866.77,
+            "peak_flops_per_s": 989e12,
+        }
+    )
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^\| `([\w-]+)` \| (.+?) \| .+ \| ([MH]FU [\d.]+ %) \|$", text, re.MULTILINE
+    )
+    assert shown == [
+        (
+            row.convention,
+            CONVENTIONS[row.convention].formula,
+            f"{'MFU' if CONVENTIONS[row.convention].counts == 'model' else 'HFU'} "
+            f"{row.share * 100:.2f} %",
+        )
+        for row in spread(question).rows
+    ]
+
+
 def test_the_links_of_the_readme_lead_somewhere() -> None:
     assert_links_lead_somewhere(README)
 
