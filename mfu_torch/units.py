@@ -10,13 +10,34 @@ import math
 import re
 from collections.abc import Sequence
 
-_PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-_PREFIXES |= {"P": 10**15, "E": 10**18}
+_EXPONENTS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18}
 _STEPS = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-_QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*$")
-
+_SCALE = (1e-9, 1e24)  # beyond it a number without an exponent is a row of zeros
+# A comma stands between groups of three digits only: "1,5" is no 15.
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*|(?=\.[0-9]))(?:\.[0-9]*)?"
+_QUANTITY = re.compile(rf"\s*([-+]?{_NUMBER})(?:[eE]([-+]?[0-9]{{1,6}}))?\s*(.*?)\s*", re.DOTALL)
 
 _LEAST_WITHOUT_UNIT = 1e9  # FLOP/s; a phone has more
+_MOST_TFLOPS = 1e6  # a rack has less
+_LARGEST_WHOLE = 10**15
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0}
+_SECONDS |= {"second": 1.0, "seconds": 1.0, "min": 60.0, "mins": 60.0, "minute": 60.0}
+_SECONDS |= {"minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0}
+_SECONDS |= {"hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0}
+_PER_TIME = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
+_PER_TIME |= {"d": 86400, "day": 86400}
+_ITEMS = {
+    "tokens": "toks?|tokens?",
+    "samples": "samples?|seqs?|sequences?|images?|imgs?|examples?",
+    "bytes": "bytes?|B",
+}
+
+_A_COUNT = "a number above 0, e.g. 70B, 2.4e15 or 8,192"
+_A_TIME = 'a time above 0, e.g. 1.2 (seconds), "350 ms" or "2 h"'
+_A_SHARE = 'a share, e.g. "40 %" or 0.40'
+_A_BANDWIDTH = 'bytes per second, e.g. "3.35 TB/s" or 3.35e12'
+_A_PEAK = 'TFLOP/s above 0, e.g. 989, "989 TFLOP/s" or "0.989 PFLOP/s"'
 
 
 def parse_flops_per_s(value: float | str) -> float:
@@ -31,7 +52,7 @@ def parse_flops_per_s(value: float | str) -> float:
             finite.
     """
     if isinstance(value, str):
-        rate, unit = _parse(value, r"(?:FLOPs?/s(?:ec)?|FLOPS|flops?/s|flops)?", "a rate in FLOP/s")
+        rate, unit = _parse(value, _FLOPS_PER_S, "a rate in FLOP/s")
     else:
         rate, unit = float(value), ""
     if not (0 < rate < math.inf):
@@ -44,24 +65,201 @@ def parse_flops_per_s(value: float | str) -> float:
     return rate
 
 
+_FLOPS_PER_S = r"(?:FLOPs?/s(?:ec)?|FLOPS|flops?/s|flops)?"
+
+
 def _parse(text: str, unit: str, expected: str) -> tuple[float, str]:
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text)
     if match is not None:
-        suffix = re.fullmatch(rf"([kKMGBTPE]?){unit}", match.group(2))
+        suffix = re.fullmatch(rf"([kKMGBTPE]?){unit}", match.group(3))
         if suffix is not None:
-            number = match.group(1).replace(",", "").replace("_", "")
-            return float(number) * _PREFIXES[suffix.group(1)], suffix.group(0)
+            return _number(match, _EXPONENTS[suffix.group(1)]), suffix.group(0)
     raise ValueError(f'{text!r} is not {expected}; expected e.g. 989e12 or "989 TFLOP/s"')
+
+
+def _number(match: re.Match[str], exponent: int = 0) -> float:
+    # Not a product: 66.9 * 1e12 is 66900000000000.01.
+    digits = match.group(1).replace(",", "").replace("_", "")
+    return float(f"{digits}e{int(match.group(2) or 0) + exponent}")
+
+
+def _above_0(value: float, given: float | str, expected: str) -> float:
+    if math.isfinite(value) and value > 0:
+        return value
+    why = "is more than a number here can hold" if value == math.inf else "is not above 0"
+    if not isinstance(given, str) and not math.isfinite(given):
+        why = "is not a number"
+    raise ValueError(f"{_shown(given)} {why}; expected {expected}")
+
+
+def _shown(given: float | str) -> str:
+    text = repr(given)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _quantity(
+    value: float | str, unit: str, expected: str, prefixes: str = "kKMGBTPE"
+) -> tuple[float, str]:
+    """The number above 0 in base units, and its unit, of those that the pattern ``unit`` allows."""
+    if not isinstance(value, str):
+        return _above_0(float(value), value, expected), ""
+    match = _QUANTITY.fullmatch(value)
+    suffix = match and re.fullmatch(rf"([{prefixes}]?)\s*({unit})", match.group(3), re.IGNORECASE)
+    if not match or not suffix:
+        raise ValueError(f"{_shown(value)} is not understood; expected {expected}")
+    exponent = _EXPONENTS.get(suffix.group(1), _EXPONENTS.get(suffix.group(1).upper(), 0))
+    return _above_0(_number(match, exponent), value, expected), suffix.group(2)
+
+
+def parse_count(value: float | str) -> float:
+    """How many: ``"70B"`` -> 70e9, ``"15T tokens"``, ``"2.4e15"``, ``"8,192"``, ``"1_000"``.
+
+    Raises:
+        ValueError: If it is no number above 0.
+    """
+    return _quantity(value, "tokens?|params?|parameters?|samples?|sequences?|", _A_COUNT)[0]
+
+
+def parse_whole(value: float | str) -> int:
+    """A whole number: ``"8,192"`` -> 8192. ``"8k"`` is refused: 8000 or 8192.
+
+    Raises:
+        ValueError: If it is no whole number from 1 to 10^15.
+    """
+    number = _quantity(value, "", "a whole number from 1, e.g. 8192", prefixes=" ")[0]
+    if number != int(number) or number > _LARGEST_WHOLE:
+        raise ValueError(f"{_shown(value)} is no whole number from 1 to 10^15; expected e.g. 8192")
+    return int(number)
+
+
+def parse_flops(value: float | str) -> float:
+    """FLOPs, a number and no rate: ``"2.4e18"``, ``"2.4 EFLOP"``, ``"2.4 EFLOPs"``.
+
+    Raises:
+        ValueError: If it is no number above 0.
+    """
+    return _quantity(value, "FLOPs?|", 'FLOPs above 0, e.g. 2.4e15 or "2.4 PFLOP"')[0]
+
+
+def parse_seconds(value: float | str) -> float:
+    """A time: ``"1.2"`` and ``"1.2 s"`` -> 1.2, ``"350ms"`` -> 0.35, ``"90 min"``, ``"3 d"``.
+
+    Raises:
+        ValueError: If it is no time above 0.
+    """
+    seconds, unit = _quantity(value, "|".join(("", *_SECONDS)), _A_TIME, prefixes=" ")
+    size = _SECONDS[unit.lower() or "s"]
+    return seconds * size if size >= 1 else seconds / round(1 / size)  # 350 * 1e-3 is not 0.35
+
+
+def parse_days(value: float | str) -> float:
+    """A time in seconds, in days where no unit is given: ``"60"`` -> 5,184,000.
+
+    Raises:
+        ValueError: If it is no time above 0.
+    """
+    is_bare = not isinstance(value, str) or not value.strip()[-1:].isalpha()
+    return parse_seconds(value) * (_SECONDS["d"] if is_bare else 1)
+
+
+def parse_share(value: float | str) -> float:
+    """A share of 1: ``"40 %"`` and ``"0.4"`` -> 0.4. ``"40"`` is refused: it has no unit.
+
+    Raises:
+        ValueError: If it is no share above 0, at most 1.
+    """
+    share, unit = _quantity(value, "%|percent|", _A_SHARE, prefixes=" ")
+    if not unit and share > 1:
+        number = str(value).strip()
+        hundredth = f" or {share / 100:.2f}" if share <= 100 else ""
+        raise ValueError(f'{_shown(value)} is no share of 1; expected "{number} %"{hundredth}')
+    share = share / 100 if unit else share
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"{_shown(value)} is no share above 0 and up to 100 %; expected {_A_SHARE}"
+        )
+    return share
+
+
+def parse_per_s(value: float | str, of: str = "tokens", *, per_device: bool = False) -> float:
+    """Tokens or samples per second: ``"2000"``, ``"1.2M tokens/s"``, ``"272.8B tokens/day"``.
+
+    Args:
+        value: The text, or a number per second.
+        of: ``"tokens"`` or ``"samples"``: what is counted.
+        per_device: Whether it is that of one device: ``"866.77 tok/s/GPU"`` is refused where not.
+
+    Raises:
+        ValueError: If it is no such rate above 0.
+    """
+    item, per = _ITEMS[of], "|".join(_PER_TIME)
+    unit = rf"(?:(?:{item})?\s*(?:/|per)\s*(?:{per})(?:\s*(?:/|per)\s*(?:gpu|device|chip|tpu))?)?"
+    expected = f'{of} per second above 0, e.g. 2000, "1.2M {of}/s" or "90B {of}/day"'
+    rate, found = _quantity(value, unit, expected)
+    words = re.split(r"\s*(?:/|\bper\b)\s*", found.lower())
+    if len(words) > 2 and not per_device:
+        raise ValueError(f"{_shown(value)} is the rate of one device; expected {of}/s of all")
+    return rate / _PER_TIME[words[1]] if len(words) > 1 else rate
+
+
+def parse_bytes_per_s(value: float | str) -> float:
+    """A bandwidth: ``"3.35 TB/s"``, ``"900 GB/s"``, ``3.35e12``; no bits.
+
+    Raises:
+        ValueError: If it is no bandwidth above 0, or a text without a unit.
+    """
+    rate, unit = _quantity(value, r"(?:B|bytes?)\s*(?:/|per)\s*s(?:ec|econd)?|", _A_BANDWIDTH)
+    if isinstance(value, str) and (re.search(r"[kKMGTP]b\s*/", value) or (not unit and rate < 1e6)):
+        raise ValueError(f"{_shown(value)} is not in bytes per second; expected {_A_BANDWIDTH}")
+    return rate
+
+
+def parse_tflops_per_s(value: float | str) -> float:
+    """A peak in FLOP/s, from TFLOP/s where no unit is given: ``"989"`` -> 989e12.
+
+    Raises:
+        ValueError: If it is no rate above 0, or FLOP/s were given without their unit.
+    """
+    rate, unit = _quantity(value, "FLOPs?(?:/s(?:ec)?)?|", _A_PEAK)
+    if unit or (isinstance(value, str) and value.strip()[-1:].isalpha()):
+        return rate
+    if rate >= _MOST_TFLOPS:
+        raise ValueError(f"{_shown(value)} TFLOP/s is the peak of no device; expected {_A_PEAK}")
+    return float(f"{rate!r}e12") if "e" not in repr(rate) else rate * 1e12
+
+
+def parse_money(value: float | str) -> float:
+    """An amount: ``"2.50"`` and ``"$2.50"`` -> 2.5.
+
+    Raises:
+        ValueError: If it is no amount above 0.
+    """
+    text = value.strip().removeprefix("$") if isinstance(value, str) else value
+    try:
+        return _quantity(text, "USD|", 'an amount above 0, e.g. 2.50 or "$2.50"', prefixes=" ")[0]
+    except ValueError as problem:
+        raise ValueError(str(problem).replace(_shown(text), _shown(value), 1)) from None
 
 
 def scaled(value: float, unit: str, digits: int = 3) -> str:
     """``scaled(9.89e14, "FLOP/s")`` -> ``"989 TFLOP/s"``; with no unit, ``"13.1k"``."""
     if abs(value) < 1000 and value == int(value):
         return f"{int(value)}{' ' if unit else ''}{unit}"
+    if not _SCALE[0] <= abs(value) < _SCALE[1]:
+        return f"{value:.{digits - 1}e}{' ' if unit else ''}{unit}"
     for prefix, size in _STEPS:
         if _round(abs(value), digits) >= size:
             return f"{significant(value / size, digits)}{' ' if unit else ''}{prefix}{unit}"
     return f"{significant(value, digits)}{' ' if unit else ''}{unit}"
+
+
+def count_text(value: float, digits: int = 4) -> str:
+    """As people write counts, with B for 10^9: ``"70B"``, ``"70.55B"``, ``"15T"``, ``"8,192"``."""
+    if value < 1e6:
+        return f"{value:,.{0 if value == int(value) else 2}f}"
+    number, prefix = scaled(value, "", digits)[:-1], scaled(value, "", digits)[-1]
+    short = number.rstrip("0").rstrip(".") if "." in number else number
+    return short + prefix.replace("G", "B")
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -83,6 +281,17 @@ def percent(share: float) -> str:
     if value != 0 and abs(_round(value, 2)) < 1:
         return f"{significant(value, 2)} %"
     return f"{value:.1f} %"
+
+
+def percent_exact(share: float) -> str:
+    """With two decimals, as published tables have: ``0.28311`` -> ``"28.31 %"``.
+
+    What that would show as nothing keeps two digits: ``0.0000042`` -> ``"0.00042 %"``.
+    """
+    value = share * 100
+    if value != 0 and not 1e-9 <= abs(value) < 1e12:
+        return f"{value:.1e} %"
+    return f"{value:.2f} %" if abs(value) >= 0.01 or value == 0 else f"{significant(value, 2)} %"
 
 
 def margin(uncertainty: float | None) -> str:

@@ -52,6 +52,14 @@ def loaded_after(code: str) -> list[str]:
         "from mfu_torch.cli import main; main(['report', 'no-such-run'])",
         "import mfu_torch.figures, mfu_torch.units, mfu_torch.run.runfile, mfu_torch.run.sinks",
         "import mfu_torch.insight.report, mfu_torch.insight.summary",
+        "import mfu_torch.calculator, mfu_torch.flops.formulas",
+        "from mfu_torch.cli import main; main(['calc', '--params', '70B', '--tokens-per-second', "
+        "'2000', '--device', 'h100-sxm'])",
+        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', '--all-conventions', "
+        "'--tokens-per-second-per-gpu', '867', '--device', 'h100-sxm'])",
+        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', '--mode', 'decode', "
+        "'--context', '4096', '--device', 'h100-sxm'])",
+        "from mfu_torch.cli import main; main(['calc', '--published', 'palm'])",
     ],
 )
 def test_reading_a_run_loads_nothing_heavy(code: str) -> None:

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 from mfu_torch.units import (
     bytes_,
+    count_text,
+    parse_bytes_per_s,
+    parse_count,
+    parse_days,
+    parse_flops,
     parse_flops_per_s,
+    parse_money,
+    parse_per_s,
+    parse_seconds,
+    parse_share,
+    parse_tflops_per_s,
+    parse_whole,
     percent,
+    percent_exact,
     rounded_parts,
     scaled,
     seconds,
     significant,
 )
+
+READERS: list[Callable[[float | str], float]] = [
+    parse_count,
+    parse_whole,
+    parse_flops,
+    parse_seconds,
+    parse_days,
+    parse_share,
+    parse_per_s,
+    parse_bytes_per_s,
+    parse_tflops_per_s,
+    parse_money,
+]
 
 
 @pytest.mark.parametrize(
@@ -165,3 +191,128 @@ def test_printed_parts_sum_to_the_printed_total(
 
 def test_parts_that_are_not_finite_have_no_text_of_their_own() -> None:
     assert rounded_parts([1.26, float("nan"), float("inf")], 1) == ["1.3", "-", "-"]
+
+
+# --- what people write on the command line -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (parse_count, "70B", 70e9),
+        (parse_count, "70b", 70e9),
+        (parse_count, "2.4e15", 2.4e15),
+        (parse_count, "15T tokens", 15e12),
+        (parse_count, "1_000", 1000),
+        (parse_count, "8,192", 8192),
+        (parse_count, "128k", 128_000),
+        (parse_count, ".5M", 500_000),
+        (parse_count, "66.9T", 66.9e12),  # 66.9 * 1e12 is 66900000000000.01
+        (parse_count, 7e9, 7e9),
+        (parse_whole, "8,192", 8192),
+        (parse_whole, "1e3", 1000),
+        (parse_flops, "2.4 EFLOP", 2.4e18),
+        (parse_flops, "2.4EFLOPs", 2.4e18),
+        (parse_flops, "2.4e18", 2.4e18),
+        (parse_seconds, "1.2", 1.2),
+        (parse_seconds, "1.2 s", 1.2),
+        (parse_seconds, "350ms", 0.35),
+        (parse_seconds, "2 h", 7200),
+        (parse_seconds, "90 min", 5400),
+        (parse_seconds, "3 days", 259_200),
+        (parse_days, "60", 5_184_000),
+        (parse_days, 0.5, 43_200),
+        (parse_days, "36 h", 129_600),
+        (parse_share, "40 %", 0.4),
+        (parse_share, "40%", 0.4),
+        (parse_share, "0.4", 0.4),
+        (parse_share, "100 %", 1.0),
+        (parse_per_s, "2000", 2000),
+        (parse_per_s, "2000 tok/s", 2000),
+        (parse_per_s, "1.2M tokens/s", 1.2e6),
+        (parse_per_s, "5 tokens per second", 5),
+        (parse_per_s, "272.8B tokens/day", 272.8e9 / 86400),
+        (parse_bytes_per_s, "3.35 TB/s", 3.35e12),
+        (parse_bytes_per_s, "900GB/s", 9e11),
+        (parse_bytes_per_s, "3.35e12", 3.35e12),
+        (parse_tflops_per_s, "989", 989e12),
+        (parse_tflops_per_s, "66.9", 66.9e12),
+        (parse_tflops_per_s, "989 TFLOP/s", 989e12),
+        (parse_tflops_per_s, "0.989 PFLOP/s", 989e12),
+        (parse_tflops_per_s, "989T", 989e12),
+        (parse_money, "2.50", 2.5),
+        (parse_money, "$2.50", 2.5),
+        (parse_money, "2.50 USD", 2.5),
+    ],
+)
+def test_quantities_are_read_as_people_write_them(
+    read: Callable[[float | str], float], text: float | str, value: float
+) -> None:
+    assert read(text) == value
+
+
+BAD = ["0", "-1", "nan", "inf", "1e400", "1e-400", "", " ", "abc", "1 parsec", "1,5", "1__0", "--5"]
+NUMBERS = [0, -1.0, math.nan, math.inf, "1e999999999999", "9" * 5000]
+
+
+@pytest.mark.parametrize("bad", [*BAD, *NUMBERS])
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_no_such_quantity_is_refused_in_one_line(
+    read: Callable[[float | str], float], bad: float | str
+) -> None:
+    with pytest.raises(ValueError, match="expected ") as refused:
+        read(bad)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "says"),
+    [
+        (parse_share, "40", 'expected "40 %" or 0.40'),
+        (parse_share, "101 %", "up to 100 %"),
+        (parse_whole, "8k", "e.g. 8192"),  # 8000 or 8192
+        (parse_whole, "1.5", "no whole number"),
+        (parse_seconds, "5 m", '"350 ms" or "2 h"'),  # minutes or months
+        (parse_flops, "2 TFLOP/s", '"2.4 PFLOP"'),
+        (parse_per_s, "866.77 tok/s/GPU", "is the rate of one device"),
+        (parse_per_s, "2000 samples/s", "tokens per second"),
+        (parse_bytes_per_s, "3.35", "not in bytes per second"),
+        (parse_bytes_per_s, "400 Gb/s", "not in bytes per second"),
+        (parse_tflops_per_s, "989e12", "the peak of no device"),
+    ],
+)
+def test_what_may_mean_two_things_is_refused(
+    read: Callable[[float | str], float], text: str, says: str
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        read(text)
+    assert says in str(refused.value)
+
+
+def test_the_rate_of_one_device_is_read_where_it_is_asked_for() -> None:
+    assert parse_per_s("866.77 tok/s/GPU", per_device=True) == 866.77
+    assert parse_per_s("866.77", per_device=True) == 866.77
+    assert parse_per_s("1.5k images/s", "samples") == 1500
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.28311, "28.31 %"), (195.3125, "19531.25 %"), (4.2e-6, "0.00042 %"), (0, "0.00 %")],
+)
+def test_a_share_beside_published_ones_has_two_decimals(share: float, text: str) -> None:
+    assert percent_exact(share) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (70e9, "70B"),
+        (70.5537e9, "70.55B"),
+        (15e12, "15T"),
+        (8192, "8,192"),
+        (1e6, "1M"),
+        (70, "70"),
+    ],
+)
+def test_a_count_is_printed_as_people_write_it(count: float, text: str) -> None:
+    assert count_text(count) == text

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import mfu_torch
-from mfu_torch.cli import bench, count, peak, report
+from mfu_torch.cli import bench, calc, count, peak, plan, report
 
 
 class Command(NamedTuple):
@@ -67,5 +67,9 @@ COMMANDS: dict[str, Command] = {
     "report": Command("report on one run", report.arguments, report.run),
     "peak": Command("what a device could do; by default this machine's", peak.arguments, peak.run),
     "bench": Command("measure what a device sustains", bench.arguments, bench.run),
+    "calc": Command(
+        "MFU and what it implies from a log, a claim or a plan", calc.arguments, calc.run
+    ),
+    "plan": Command("estimate a training step before it is run", plan.arguments, plan.run),
     "count": Command("count the FLOPs of a transformers config", count.arguments, count.run),
 }
