@@ -1,7 +1,7 @@
 """Models that are known by name: ``data/models.csv``, each with its sizes and their source.
 
 A name is compared whole. Case, blanks, hyphens and underscores are all that may differ, an owner
-before it (``meta-llama/``) and words behind it that change no size (``-hf``, ``-instruct``).
+before it (``meta-llama/``) and words in it that change no size (``-hf``, ``-instruct``).
 Numbers stay apart: ``llama-3-1b`` is none of ``llama-3.1-...``.
 
 The sizes are fields as the family's ``config.json`` names them, read as such a file is.
@@ -28,8 +28,8 @@ from mfu_torch.flops.formulas.diffusion import dit
 # What no config of transformers describes.
 _BUILT: dict[str, Callable[..., Architecture]] = {"dit": dit, "resnet": resnet}
 
-# Words behind a name that change no size.
-_FINE_TUNED = re.compile(r"[-_ ](hf|instruct|chat|base|it|pt)$", re.IGNORECASE)
+# Words in a name that change no size.
+_FINE_TUNED = re.compile(r"[-_ ](hf|instruct|chat|base|it|pt)(?=$|[-_ ])", re.IGNORECASE)
 
 _NEAR = 5  # names that an error offers
 
@@ -56,6 +56,16 @@ def model_of(text: str) -> Described:
 def known_models() -> tuple[Described, ...]:
     """All models that are known by name, in the order of the table."""
     return tuple(_described(name) for name in _rows())
+
+
+def sizes_of(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The family of a known model, and its fields as the family's config names them.
+
+    Args:
+        name: As in the table.
+    """
+    row = _rows()[name]
+    return row["family"], dict(_size(cell) for cell in row["sizes"].split())
 
 
 def _is_config(path: Path) -> bool:
@@ -98,8 +108,8 @@ def _names() -> Mapping[str, str]:
 @functools.cache
 def _described(name: str) -> Described:
     row = _rows()[name]
-    sizes = dict(_size(cell) for cell in row["sizes"].split())
-    family, note = row["family"], row["note"]
+    family, sizes = sizes_of(name)
+    note = row["note"]
     notes = (note,) if note else ()
     if family in _BUILT:
         model: Architecture = _BUILT[family](**sizes)

@@ -19,6 +19,8 @@ def read_decoder(fields: Fields, family: Family) -> Decoder:
         ModelError: If they describe none.
     """
     hidden, layers = fields.size("hidden_size"), fields.size("num_hidden_layers")
+    if family.sparse is not None:
+        _say_about_experts(fields)
     pairs = tuple(
         zip(
             attention_layers(fields, family, hidden, layers),
@@ -141,3 +143,15 @@ def _outside(fields: Fields, family: Family, hidden: int, vocab: int) -> int:
         norms = int(before and not fields.flag(no_final))
         norms *= fields.flag("layer_norm_elementwise_affine")
     return norms * family.norm * hidden + (vocab if family.head_bias else 0)
+
+
+def _say_about_experts(fields: Fields) -> None:
+    if fields.raw("moe_layer_freq") not in (None, 1):
+        raise fields.error(
+            f"moe_layer_freq is {fields.raw('moe_layer_freq')!r}; expected 1, as transformers "
+            "takes it"
+        )
+    if fields.kind == "llama4_text":
+        fields.notes.append(
+            "a token's own experts are counted; transformers' code multiplies it with all of them"
+        )

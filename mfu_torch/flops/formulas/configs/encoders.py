@@ -46,8 +46,7 @@ def read_bert(fields: Fields) -> Architecture:
 
 
 def _heads_of(fields: Fields) -> tuple[bool, bool]:
-    names = fields.raw("architectures") or ["ForMaskedLM"]
-    name = names if isinstance(names, str) else str(names[0]) if isinstance(names, list) else ""
+    name = fields.class_name or "ForMaskedLM"
     for ending, heads in _HEADS.items():
         if name.endswith(ending):
             return heads
@@ -104,7 +103,9 @@ def read_vit(fields: Fields) -> Architecture:
     if fields.has("qkv_bias") and not fields.flag("qkv_bias"):
         raise fields.error(f"qkv_bias is false; expected a ViT with biases; {COUNT_IT}")
     labels = fields.raw("id2label")
-    classes = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels")
+    if not isinstance(labels, (dict, type(None))):
+        raise fields.error("id2label is no object; expected the name of each class")
+    classes = len(labels) if labels else fields.size("num_labels")
     model = vit(
         image=image,
         patch=patch,

@@ -203,7 +203,8 @@ FAMILIES: dict[str, Family] = {
             parallel_attn=True,
         ),
         names={
-            "num_key_value_heads": ("num_kv_heads",), "intermediate_size": ("ffn_hidden_size",),
+            "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
+            "intermediate_size": ("ffn_hidden_size",),
             "num_hidden_layers": ("n_layer",), "num_attention_heads": ("n_head",),
         },
         is_gated=False, biases=(("q k v o up down", "bias"),), norm=2,

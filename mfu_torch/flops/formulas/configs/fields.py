@@ -53,13 +53,35 @@ class Fields:
         self._values, self._defaults, self._names = values, defaults, names
         self._is_nested = is_nested
 
+    @property
+    def class_name(self) -> str | None:
+        """The class of transformers that the file names first; ``None`` where it names none.
+
+        Raises:
+            ModelError: If ``architectures`` holds something else.
+        """
+        value = self._values.get("architectures")
+        names = (value,) if isinstance(value, str) else self.texts("architectures")
+        return names[0] if names else None
+
     def has(self, name: str) -> bool:
         """Whether the file gives it, null included."""
         return self._own_name(name) in self._values
 
     def raw(self, name: str) -> Any:
-        """Its value as it is, or its default."""
+        """Its value as it is, or its default.
+
+        Raises:
+            ModelError: If the file gives it under two names with different values.
+        """
         own = self._own_name(name)
+        for other in (*self._names.get(name, ()), name):
+            values = (self._values.get(own), self._values.get(other))
+            if other != own and None not in values and values[0] != values[1]:
+                raise self.error(
+                    f"{own} is {_shown(values[0])} and {other} {_shown(values[1])}; expected one "
+                    "of the two, or equal ones"
+                )
         if own in self._values:
             return self._values[own]
         default = self._defaults.get(name)
@@ -179,7 +201,7 @@ class Fields:
 
     def _note_absent(self, name: str, value: int) -> None:
         text = f"{self._own_name(name)} {value}"
-        if not isinstance(self._defaults.get(name), str) and text not in self.absent:
+        if text not in self.absent:
             self.absent.append(text)
 
 

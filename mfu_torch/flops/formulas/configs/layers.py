@@ -11,6 +11,9 @@ from mfu_torch.flops.formulas.parts import Attention, LatentAttention
 
 COUNT_IT = "mfu-torch count CONFIG.json counts any model of transformers"
 
+# Families in which each head has a key and a value of its own, and no field says so.
+_UNGROUPED = ("gpt2", "gpt_neo", "gptj", "codegen", "gpt_neox", "bloom", "opt", "mpt")
+
 # Families in which sliding windows have to be switched on.
 _SWITCHED = ("qwen2", "qwen3", "smollm3", "qwen2_moe", "qwen3_moe")
 
@@ -54,6 +57,8 @@ def _kv_heads(fields: Fields, heads: int) -> int:
         kind = fields.inside("attn_config").raw("attn_type")
         if kind not in (None, "multihead_attention"):
             raise fields.error(f"attn_type is {kind!r}; expected multihead_attention; {COUNT_IT}")
+    if fields.kind in _UNGROUPED:
+        return heads
     return fields.optional("num_key_value_heads") or heads
 
 
@@ -87,6 +92,11 @@ def masks(fields: Fields, family: Family, layers: int) -> tuple[Mask, ...]:
         raise fields.error(
             f"layer_types has {', '.join(unknown)}; expected full_attention, sliding_attention or "
             f"chunked_attention; {COUNT_IT}"
+        )
+    if "sliding_attention" in types and window is None:
+        raise fields.error(
+            "layer_types has sliding_attention and there is no sliding_window (or "
+            "use_sliding_window is false); expected its tokens"
         )
     kinds = {"full_attention": Mask(), "sliding_attention": Mask(window=window)}
     if "chunked_attention" in types:
@@ -134,13 +144,18 @@ def _of_llama4(fields: Fields, layers: int) -> tuple[str, ...]:
     if ropes and len(ropes) != layers:
         raise fields.error(f"no_rope_layers has {len(ropes)} layers; expected {layers}")
     ropes = ropes or tuple((i + 1) % every for i in range(layers))
+    if fields.optional("attention_chunk_size") is None:
+        return ("full_attention",) * layers
     return tuple("chunked_attention" if rope else "full_attention" for rope in ropes)
 
 
 def _of_gpt_neo(fields: Fields, layers: int) -> tuple[str, ...]:
     names = {"global": "full_attention", "local": "sliding_attention"}
     try:
-        types = [names[n] for each, count in fields.raw("attention_types") for n in each * count]
+        groups = [(list(each), int(count)) for each, count in fields.raw("attention_types")]
+        if sum(len(each) * count for each, count in groups) > MOST_LAYERS:
+            raise ValueError("more layers than any model has")
+        types = [names[n] for each, count in groups for n in each * count]
     except (KeyError, TypeError, ValueError):
         raise fields.error(
             'attention_types is not [[["global", "local"], 12]] or the like; expected such a list'

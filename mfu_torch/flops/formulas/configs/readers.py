@@ -19,6 +19,11 @@ from mfu_torch.flops.formulas.configs.encoders import (
 from mfu_torch.flops.formulas.configs.families import Defaults, Family, Names
 from mfu_torch.flops.formulas.configs.families_sparse import DECODERS
 from mfu_torch.flops.formulas.configs.fields import Fields
+from mfu_torch.flops.formulas.configs.hybrids import (
+    read_granite_hybrid,
+    read_nemotron_h,
+    read_qwen3_next,
+)
 from mfu_torch.flops.formulas.configs.state_spaces import (
     read_bamba,
     read_jamba,
@@ -155,6 +160,44 @@ READERS: dict[str, Reader] = {
         defaults={
             **_HYBRID, "vocab_size": 128000, "mamba_n_heads": 128, "mamba_n_groups": 1,
             "mamba_d_state": 256, "mamba_chunk_size": 256,
+        },
+    ),
+    "granitemoehybrid": Reader(
+        read=read_granite_hybrid,
+        defaults={
+            **_HYBRID, "vocab_size": 32000, "num_key_value_heads": "num_attention_heads",
+            "intermediate_size": 11008, "num_experts": 8, "num_experts_per_tok": 2,
+            "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1,
+            "mamba_d_state": 256, "mamba_chunk_size": 256,
+        },
+        names={"num_experts": ("num_local_experts",), "layer_types": ("layers_block_type",)},
+    ),
+    "nemotron_h": Reader(
+        read=read_nemotron_h,
+        defaults={
+            "vocab_size": 131072, "hidden_size": 4096, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504,
+            "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+            "conv_kernel": 4, "chunk_size": 128, "use_conv_bias": True, "num_experts": 8,
+            "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 7688,
+            "moe_shared_expert_intermediate_size": 7688,
+        },
+        names={
+            "num_experts": ("n_routed_experts",), "layer_types": ("layers_block_type",),
+            "n_groups": ("mamba_n_groups",), "conv_kernel": ("mamba_d_conv",),
+            "chunk_size": ("mamba_chunk_size",), "use_conv_bias": ("mamba_conv_bias",),
+        },
+    ),
+    "qwen3_next": Reader(
+        read=read_qwen3_next,
+        defaults={
+            "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+            "intermediate_size": 5632, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "full_attention_interval": 4, "decoder_sparse_step": 1,
+            "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+            "num_experts": 512, "num_experts_per_tok": 10,
         },
     ),
 }  # fmt: skip

@@ -14,11 +14,18 @@ from mfu_torch.flops.formulas.configs.fields import Fields
 from mfu_torch.flops.formulas.configs.layers import COUNT_IT
 from mfu_torch.flops.formulas.configs.predictors import with_further_tokens
 from mfu_torch.flops.formulas.configs.readers import READERS
+from mfu_torch.flops.formulas.encoders import Encoder
 
 _NOT_OF_TRANSFORMERS = ("palm",)
 
 # Fields that hold the part that reads text, in models that read images or sound as well.
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+
+# Ends of the names of classes whose heads are those of pre-training.
+_USUAL_HEADS = (
+    *("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForImageClassification"),
+    *("ForMaskedLM", "ForPreTraining", "ForImageTextToText"),
+)
 
 # The text part of one of those has a model_type of its own, or is one of these without saying so.
 _TEXT_TYPES = {
@@ -33,6 +40,7 @@ _TEXT_TYPES = {
     "qwen3_vl_moe": "qwen3_moe",
 }
 _SAME_AS = {
+    "kimi_k2": "deepseek_v3",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
@@ -52,6 +60,8 @@ def read_config(config: str | Path | Mapping[str, Any], *, mtp: bool = False) ->
         ModelError: If there is no such file, it is no config of a family that is known here, or
             its sizes make no model.
     """
+    if not isinstance(config, (str, Path, Mapping)):
+        raise ModelError(f"a config is a path or fields; {type(config).__name__} was given")
     if isinstance(config, Mapping):
         name, where, values = str(config.get("model_type", "config")), "config", config
     else:
@@ -111,6 +121,9 @@ def _architecture(
         is_nested=is_nested,
     )
     model, notes = with_further_tokens(fields, reader.read(fields), wanted=mtp)
+    name = fields.class_name
+    if name and not isinstance(model, Encoder) and not name.endswith(_USUAL_HEADS):
+        notes.append(f"read with the head of its pre-training, not with what a {name} has")
     if fields.absent:
         notes.append(
             "not in the file, so as transformers has it by default: " + ", ".join(fields.absent)
@@ -123,14 +136,20 @@ def _of_a_part(
 ) -> tuple[Architecture, list[str]]:
     for name in _TEXT_PARTS:
         part = values.get(name)
-        if not isinstance(part, Mapping):
+        if not isinstance(part, Mapping) or kind == part.get("model_type"):
             continue
         own = part.get("model_type", _TEXT_TYPES.get(kind))
+        if not isinstance(own, str):
+            raise ModelError(f"{where}: {name} has no model_type; {COUNT_IT}")
         shared = {k: values[k] for k in ("tie_word_embeddings",) if k in values}
         model, notes = _architecture(
             where, {**shared, **part, "model_type": own}, mtp=mtp, is_nested=True
         )
-        return model, [f"the text part of a {kind} alone: nothing else of it is in here", *notes]
+        return model, [_alone(kind), *notes]
+    if kind in _TEXT_TYPES and "hidden_size" in values:  # before transformers 4.52
+        fields = {**values, "model_type": _TEXT_TYPES[kind]}
+        model, notes = _architecture(where, fields, mtp=mtp)
+        return model, [_alone(kind), *notes]
     known = sorted(set(READERS) - set(_NOT_OF_TRANSFORMERS))
     near = difflib.get_close_matches(kind, known, 3)
     raise ModelError(
@@ -138,3 +157,7 @@ def _of_a_part(
         + (f"; near it are {', '.join(near)}" if near else "")
         + f"; {COUNT_IT}"
     )
+
+
+def _alone(kind: str) -> str:
+    return f"the text part of a {kind} alone: nothing else of it is in here"

@@ -42,7 +42,7 @@ def read_mamba2(fields: Fields) -> Architecture:
         ModelError: If the fields make no such model.
     """
     hidden, layers = fields.size("hidden_size"), fields.size("num_hidden_layers")
-    mixer = _mamba2(
+    mixer = mamba2_of(
         fields,
         hidden,
         heads="num_heads",
@@ -115,7 +115,7 @@ def read_bamba(fields: Fields) -> Architecture:
     for name in ("attention_bias", "mlp_bias", "mamba_proj_bias"):
         if fields.flag(name):
             raise fields.error(f"{name} is true; expected Bamba without it; {COUNT_IT}")
-    mixer = _mamba2(
+    mixer = mamba2_of(
         fields,
         hidden,
         heads="mamba_n_heads",
@@ -154,7 +154,7 @@ def _mamba(
     return mixer, mixer.others
 
 
-def _mamba2(
+def mamba2_of(
     fields: Fields,
     hidden: int,
     *,
@@ -164,9 +164,15 @@ def _mamba2(
     groups: str,
     chunk: str,
     kernel: str,
-    expand: str,
+    expand: str | None,
 ) -> Mamba2:
-    number, inner = fields.size(heads), fields.size(expand) * hidden
+    """Its mixer, from the family's names of the fields; no ``expand``: any width.
+
+    Raises:
+        ModelError: If the fields make none.
+    """
+    number = fields.size(heads)
+    inner = number * fields.size(head_dim) if expand is None else fields.size(expand) * hidden
     is_auto = fields.raw(head_dim) in (None, "auto")
     each = inner // number if is_auto else fields.size(head_dim)
     if number * each != inner:
