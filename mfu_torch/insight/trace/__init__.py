@@ -1,0 +1,1 @@
+"""A profiler trace (Kineto's chrome JSON) as columns of integers."""
