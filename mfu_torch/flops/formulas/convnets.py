@@ -17,6 +17,7 @@ from math import prod
 from typing import Literal
 
 from mfu_torch.flops.formulas.decoder import Parameters
+from mfu_torch.flops.formulas.layers import none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, whole
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
 from mfu_torch.records import Record
@@ -152,6 +153,7 @@ class ConvNet(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for value in self.size:
             whole("size", value)
+        none_or_whole(self, "others")
         self._walk(1)
 
     @property
@@ -270,6 +272,9 @@ def slid(
     for n, k, step, pad, gap, extra in columns:
         whole("kernel", k)
         whole("stride", step)
+        whole("dilation", gap)
+        if min(pad, extra) < 0:
+            raise ValueError(f"a padding is {min(pad, extra)}; expected 0 or more")
         reach = gap * (k - 1) + 1
         if transposed:
             out.append((n - 1) * step - 2 * pad + reach + extra)

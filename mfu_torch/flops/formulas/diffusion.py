@@ -20,7 +20,7 @@ import msgspec
 from mfu_torch.flops.formulas.convnets import no_seq
 from mfu_torch.flops.formulas.decoder import Block, Parameters
 from mfu_torch.flops.formulas.encoders import encoder_block
-from mfu_torch.flops.formulas.layers import block_terms, block_weights
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added, times
 from mfu_torch.flops.formulas.vision import patch_embedding, patches_of
@@ -60,6 +60,7 @@ class DiffusionTransformer(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("hidden", "channels", "out_channels", "frequencies", "modulations"):
             whole(name, getattr(self, name))
+        none_or_whole(self, "labels", "others")
         patches_of(self.size, self.patch)
 
     @property

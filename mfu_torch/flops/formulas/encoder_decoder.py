@@ -23,7 +23,7 @@ from typing import Literal
 from mfu_torch.flops.formulas.convnets import Conv
 from mfu_torch.flops.formulas.decoder import Block, Parameters
 from mfu_torch.flops.formulas.encoders import encoder_block
-from mfu_torch.flops.formulas.layers import block_terms, block_weights
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
 from mfu_torch.flops.formulas.parts import MLP, Attention, scores_and_values
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added, times
@@ -66,6 +66,7 @@ class EncoderDecoder(Record, frozen=True, kw_only=True):
         whole("vocab", self.vocab)
         if self.source_length is not None:
             whole("source_length", self.source_length)
+        none_or_whole(self, "positions", "others")
         masks = (getattr(part, "mask", None) for block in self.encoder for part in block.parts)
         if any(mask is not None and mask.causal for mask in masks):
             raise ValueError("a mask of the encoder is causal; expected Mask(causal=False)")

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mfu_torch.flops.formulas.decoder import Block, Parameters
-from mfu_torch.flops.formulas.layers import block_terms, block_weights
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
 from mfu_torch.flops.formulas.parts import MLP, Attention
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
@@ -68,6 +68,7 @@ class Encoder(Record, frozen=True, kw_only=True):
         for name in ("embedding", "predictions"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
+        none_or_whole(self, "labels", "positions", "others")
         masks = (getattr(part, "mask", None) for block in self.blocks for part in block.parts)
         if any(mask is not None and mask.causal for mask in masks):
             raise ValueError("a mask is causal; expected Mask(causal=False) in an encoder")

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mfu_torch.flops.formulas.decoder import Block
-from mfu_torch.flops.formulas.pairs import PairRule, Sequences
+from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.terms import Term
+from mfu_torch.records import Record
+
+
+def none_or_whole(model: Record, *names: str) -> None:
+    """Nothing, where each of these fields is 0 or a whole number above it.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name in names:
+        if getattr(model, name) != 0:
+            whole(name, getattr(model, name))
 
 
 def block_terms(

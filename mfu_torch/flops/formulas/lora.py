@@ -119,8 +119,9 @@ class LoRA(Record, frozen=True, kw_only=True):
                 terms += times(equal, layer)
                 left, is_live = left - equal, after
         if self.model.has_head:
-            head = self.model.head.term(sequences.tokens, in_layer=False, input_gradient=is_live)
-            terms.append(msgspec.structs.replace(head, backward=head.forward if is_live else 0))
+            # Frozen, behind an adapter in any case: one product backward, its input's gradient.
+            head = self.model.head.term(sequences.tokens, in_layer=False, input_gradient=False)
+            terms.append(head)
         return ClosedForm(terms=added(terms))
 
     def _layer(

@@ -25,7 +25,7 @@ from typing import Literal
 
 from mfu_torch.flops.formulas.convnets import no_seq
 from mfu_torch.flops.formulas.decoder import Block, Parameters
-from mfu_torch.flops.formulas.layers import block_terms, block_weights
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
 from mfu_torch.flops.formulas.parts import scores_and_values
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
@@ -230,6 +230,7 @@ class SequenceRecommender(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         whole("hidden", self.hidden)
         whole("items", self.items)
+        none_or_whole(self, "positions", "others")
         if self.negatives is not None:
             whole("negatives", self.negatives)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mfu_torch.flops.formulas.decoder import Parameters
+from mfu_torch.flops.formulas.layers import none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
 from mfu_torch.records import Record
@@ -66,9 +67,7 @@ class Recurrent(Record, frozen=True, kw_only=True):
             raise ValueError(f"cell is {self.cell!r}; expected one of {', '.join(GATES)}")
         for name in ("inputs", "hidden", "layers"):
             whole(name, getattr(self, name))
-        for name in ("projection", "vocab", "outputs"):
-            if getattr(self, name):
-                whole(name, getattr(self, name))
+        none_or_whole(self, "projection", "vocab", "outputs")
         if self.projection and (self.cell != "lstm" or self.projection >= self.hidden):
             raise ValueError(
                 f"projection is {self.projection} of a {self.cell}; expected 0, or less than "

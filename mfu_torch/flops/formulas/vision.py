@@ -20,7 +20,7 @@ from typing import Literal
 from mfu_torch.flops.formulas.convnets import no_seq
 from mfu_torch.flops.formulas.decoder import Block, Parameters
 from mfu_torch.flops.formulas.encoders import encoder_block
-from mfu_torch.flops.formulas.layers import block_terms, block_weights
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
 from mfu_torch.records import Record
@@ -61,6 +61,7 @@ class VisionTransformer(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("hidden", "channels"):
             whole(name, getattr(self, name))
+        none_or_whole(self, "class_tokens", "classes", "positions", "others")
         patches_of(self.image, self.patch)
 
     @property
@@ -191,6 +192,7 @@ class Swin(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("image", "patch", "channels", "hidden", "window", "mlp_ratio"):
             whole(name, getattr(self, name))
+        none_or_whole(self, "classes", "others")
         if len(self.depths) != len(self.heads) or not self.depths:
             raise ValueError(
                 f"depths are {self.depths} and heads {self.heads}; expected one of each for a stage"
