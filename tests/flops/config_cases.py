@@ -50,6 +50,9 @@ DECODERS: dict[str, Config] = {
     "opt": _OPT,
     "opt/norms behind": {**_OPT, "do_layer_norm_before": False, "enable_bias": False},
     "mpt": {"d_model": 64, "n_layers": 4, "n_heads": 4, "vocab_size": 100, "max_seq_len": 64},
+    "mpt/a ratio that nothing reads": {
+        "d_model": 64, "n_layers": 4, "n_heads": 4, "vocab_size": 100, "expansion_ratio": 8
+    },
     "falcon": _FALCON,
     "falcon/new": {**_FALCON, "num_kv_heads": 2, "new_decoder_architecture": True},
     "falcon/one norm": {
@@ -100,6 +103,7 @@ DECODERS: dict[str, Config] = {
     "mixtral": {**_GROUPED, "num_local_experts": 6},
     "mixtral/window": {**_GROUPED, **_WINDOW},
     "phimoe": _GROUPED,
+    "phimoe/biases": {**_GROUPED, "attention_bias": True, "lm_head_bias": True},
     "granitemoe": {**_GROUPED, "num_local_experts": 6},
     "olmoe": {**_GROUPED, "num_experts": 10},
     "qwen2_moe": {
@@ -115,8 +119,12 @@ DECODERS: dict[str, Config] = {
         **_GROUPED, "moe_intermediate_size": 40, "moe_num_experts": 8, "moe_k": 3,
         "moe_layer_end_index": 2,
     },
+    "ernie4_5_moe/biases": {
+        **_GROUPED, "moe_intermediate_size": 40, "moe_num_experts": 8, "moe_k": 3, "use_bias": True,
+    },
     "deepseek_v2": _LATENT,
     "deepseek_v2/plain queries": {**_LATENT, "q_lora_rank": None, "attention_bias": True},
+    "deepseek_v2/biases of MLPs": {**_LATENT, "mlp_bias": True},
     "deepseek_v3": {**_LATENT, "n_group": 2, "topk_group": 1},
     "glm4_moe": {
         **_GROUPED, "moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 3,
@@ -167,10 +175,25 @@ OTHERS: dict[str, Config] = {
     "bert": _PLAIN,
     "bert/two heads": {**_PLAIN, "architectures": ["BertForPreTraining"]},
     "bert/no head": {**_PLAIN, "architectures": ["BertModel"]},
+    "bert/a head of its own": {**_PLAIN, "tie_word_embeddings": False},
+    "bert/classes": {
+        **_PLAIN, "architectures": ["BertForSequenceClassification"],
+        "id2label": {str(i): str(i) for i in range(5)},
+    },
+    "bert/classes of tokens": {
+        **_PLAIN, "architectures": ["BertForTokenClassification"],
+        "id2label": {str(i): str(i) for i in range(5)},
+    },
+    "bert/answers": {**_PLAIN, "architectures": ["BertForQuestionAnswering"]},
     "roberta": _ROBERTA,
+    "roberta/classes": {**_ROBERTA, "architectures": ["RobertaForSequenceClassification"]},
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "distilbert": {"dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 96, "vocab_size": 100},
+    "distilbert/classes": {
+        "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 96, "vocab_size": 100,
+        "architectures": ["DistilBertForSequenceClassification"],
+    },
     "modernbert": {
         **_PLAIN, "local_attention": 8, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2
     },
@@ -182,9 +205,14 @@ OTHERS: dict[str, Config] = {
     "t5/gated": {**_T5, "feed_forward_proj": "gated-gelu", "dropout_rate": 0.0},
     "mt5": {**_T5, "tie_word_embeddings": True},
     "bart": {**_SIDES, "decoder_attention_heads": 8, "decoder_ffn_dim": 128},
+    "bart/heads of its own": {**_SIDES, "tie_word_embeddings": False},
     "mbart": {**_SIDES, "dropout": 0.0},
     "whisper": {
         **_SIDES, "max_source_positions": 20, "max_target_positions": 64, "pad_token_id": 0
+    },
+    "whisper/dropout": {
+        **_SIDES, "max_source_positions": 20, "max_target_positions": 64, "pad_token_id": 0,
+        "dropout": 0.1, "tie_word_embeddings": False,
     },
     "mamba": _MAMBA,
     "mamba/biases": {**_MAMBA, "use_bias": True, "use_conv_bias": False},
@@ -196,11 +224,15 @@ OTHERS: dict[str, Config] = {
     "jamba": {
         **_GROUPED, "num_hidden_layers": 8, "num_experts": 4, "mamba_d_state": 8
     },
+    "jamba/wide heads": {
+        **_WIDE, "num_hidden_layers": 8, "num_experts": 4, "mamba_d_state": 8
+    },
     "bamba": {
         **_GROUPED, "attn_layer_indices": [2], "mamba_n_heads": 8, "mamba_d_head": 16,
         "mamba_d_state": 16, "mamba_chunk_size": 8,
     },
     "granitemoehybrid": _GRANITE,
+    "granitemoehybrid/wide heads": {**_GRANITE, "head_dim": 32},
     "granitemoehybrid/no experts": {
         **_GRANITE, "num_local_experts": 0, "attention_bias": True, "mamba_proj_bias": True
     },
@@ -210,6 +242,9 @@ OTHERS: dict[str, Config] = {
     "nemotron_h/letters": {
         **_NEMOTRON, "hybrid_override_pattern": "M-*E", "num_hidden_layers": 4,
         "use_bias": True, "mlp_bias": True, "use_conv_bias": False,
+    },
+    "nemotron_h/tied, which is not read": {
+        **_NEMOTRON, "layers_block_type": ["mamba", "attention"], "tie_word_embeddings": True
     },
     "qwen3_next": _QWEN3_NEXT,
     "qwen3_next/dense": {**_QWEN3_NEXT, "mlp_only_layers": [0, 2], "attention_bias": True},

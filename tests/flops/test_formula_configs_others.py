@@ -55,10 +55,10 @@ def test_what_the_config_says_is_what_the_model_does(case: str, tmp_path: Path) 
 
 
 def test_the_head_of_another_task_is_left_out_and_named(tmp_path: Path) -> None:
-    fields = {**OTHERS["bert"], "architectures": ["BertForSequenceClassification"]}
+    fields = {**OTHERS["bert"], "architectures": ["BertForMultipleChoice"]}
     described = read_config(written(tmp_path, "bert", fields))
     assert isinstance(described.model, Encoder)
-    assert "the head of BertForSequenceClassification is not in here" in described.notes[0]
+    assert "the head of BertForMultipleChoice is not in here" in described.notes[0]
 
 
 def test_the_head_of_t5_1_1_is_not_its_embedding(tmp_path: Path) -> None:
@@ -81,6 +81,8 @@ def test_scans_are_those_of_the_kernel_packages_and_a_note_says_so() -> None:
     ("kind", "wrong", "message"),
     [
         ("bert", {"num_attention_heads": 5}, "64 is no multiple of 5 attention heads"),
+        ("bert", {"is_decoder": True}, "is_decoder is true; expected an encoder"),
+        ("roberta", {"add_cross_attention": True}, "add_cross_attention is true"),
         ("modernbert", {"attention_bias": True}, "attention_bias is true"),
         ("vit", {"patch_size": 7}, "patches of 7 do not fill an image of 32 x 32"),
         ("vit", {"id2label": 3}, "id2label is no object"),

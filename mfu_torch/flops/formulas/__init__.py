@@ -11,6 +11,7 @@ counter counts of a small model, to the digit.
     31838592565248
 """
 
+from mfu_torch.flops.formulas.adapters import LoRA, lora
 from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs import Described, ModelError, read_config
 from mfu_torch.flops.formulas.conventions import (
@@ -20,21 +21,33 @@ from mfu_torch.flops.formulas.conventions import (
     flops_per_token,
 )
 from mfu_torch.flops.formulas.convnets import Conv, ConvNet, Pool, Residual, resnet
-from mfu_torch.flops.formulas.decoder import Block, Decoder, Parameters, dense_decoder
+from mfu_torch.flops.formulas.decoder import (
+    Block,
+    Decoder,
+    Parameters,
+    dense_decoder,
+    moe_decoder,
+)
 from mfu_torch.flops.formulas.diffusion import DiffusionTransformer, dit
 from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder, t5, whisper
 from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
 from mfu_torch.flops.formulas.known import known_models, model_of
+from mfu_torch.flops.formulas.known_table import KnownFamily, KnownModel, known_families
 from mfu_torch.flops.formulas.linear_attention import (
     GatedDeltaNet,
     KimiDeltaAttention,
     LinearAttention,
 )
-from mfu_torch.flops.formulas.lora import LoRA
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences
 from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention, Part
-from mfu_torch.flops.formulas.recommenders import DLRM, HSTU, SequenceRecommender
-from mfu_torch.flops.formulas.recurrent import Recurrent
+from mfu_torch.flops.formulas.recommenders import (
+    DLRM,
+    HSTU,
+    SequenceRecommender,
+    dlrm,
+    hstu,
+)
+from mfu_torch.flops.formulas.recurrence import Recurrent, gru, lstm, rnn
 from mfu_torch.flops.formulas.state_space import Mamba, Mamba2, mamba, mamba2
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Recompute, Role, Term
 from mfu_torch.flops.formulas.vision import Swin, VisionTransformer, vit
@@ -59,6 +72,8 @@ __all__ = [
     "Experts",
     "GatedDeltaNet",
     "KimiDeltaAttention",
+    "KnownFamily",
+    "KnownModel",
     "LatentAttention",
     "Linear",
     "LinearAttention",
@@ -84,15 +99,23 @@ __all__ = [
     "conventions_for",
     "dense_decoder",
     "dit",
+    "dlrm",
     "encoder_block",
     "encoder_decoder",
     "flops_per_token",
+    "gru",
+    "hstu",
+    "known_families",
     "known_models",
+    "lora",
+    "lstm",
     "mamba",
     "mamba2",
     "model_of",
+    "moe_decoder",
     "read_config",
     "resnet",
+    "rnn",
     "t5",
     "vit",
     "whisper",

@@ -18,7 +18,10 @@ from typing import Literal, NamedTuple
 
 from mfu_torch.flops.formulas import per_token as forms
 from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs.described import undescribed
 from mfu_torch.flops.formulas.decoder import Decoder
+from mfu_torch.flops.formulas.encoders import Encoder
+from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention
 from mfu_torch.flops.formulas.terms import Role
 
 __all__ = ["CONVENTIONS", "Architecture", "Convention", "conventions_for", "flops_per_token"]
@@ -40,6 +43,7 @@ class Convention(NamedTuple):
             ``parameters`` of one that is counted in tokens; the sizes of a ``decoder``.
         is_general: Whether it is for any training: not for LoRA alone, nor one source's variant of
             another convention.
+        in_words: The formula without letters, of one that adds up products.
         presumes_gpt: Whether it is for models with as many key heads as heads and a plain MLP of
             4h alone; of others it gives a number that counts other sizes than theirs.
     """
@@ -53,9 +57,20 @@ class Convention(NamedTuple):
     takes: Literal["products", "parameters", "decoder"] = "decoder"
     is_general: bool = True
     presumes_gpt: bool = False
+    in_words: str = ""
+
+    def formula_of(self, model: Architecture, *, training: bool = True) -> str:
+        """For a token or a sample of this model: in words where the letters are not its own.
+
+        W and H are those of layers of attention and MLPs; a convnet or a scan has neither.
+        """
+        if self.in_words and not _has_letters(model):
+            return self.in_words if training else self.in_words.replace(_BOTH, "forward")
+        return self.formula if training else f"({self.formula}) / 3"
 
     def why_not(self, model: Architecture) -> str:
         """Why it cannot be computed for a model; empty where it can."""
+        model = undescribed(model)
         if self.takes == "decoder" and not isinstance(model, Decoder):
             return (
                 f"{self.name} is for decoders ({self.formula}); the model is "
@@ -67,6 +82,14 @@ class Convention(NamedTuple):
                 "counted in samples, and its weights meet more than one token of each; take matmul"
             )
         return ""
+
+
+def _has_letters(model: Architecture) -> bool:
+    model = undescribed(model)
+    if not isinstance(model, Decoder):
+        return isinstance(model, Encoder)
+    parts = (part for block in (*model.blocks, *model.mtp) for part in block.parts)
+    return all(isinstance(part, Attention | LatentAttention | MLP | Experts) for part in parts)
 
 
 def flops_per_token(
@@ -94,7 +117,7 @@ def flops_per_token(
         raise ValueError(f"{convention!r} is no convention; expected {', '.join(CONVENTIONS)}")
     if parameters is not None and not 0 < parameters < float("inf"):
         raise ValueError(f"parameters is {parameters}; expected a number above 0")
-    chosen = CONVENTIONS[convention]
+    chosen, model = CONVENTIONS[convention], undescribed(model)
     if reason := chosen.why_not(model):
         raise ValueError(reason)
     if without and chosen.takes != "products":
@@ -115,6 +138,8 @@ def conventions_for(model: Architecture) -> tuple[Convention, ...]:
     return tuple(one for one in CONVENTIONS.values() if not one.why_not(model))
 
 
+_BOTH = "forward and backward"
+_PRODUCTS = f"2mnk of products, {_BOTH}"
 _GPT = "presumes as many key heads as heads and a plain MLP of 4h"
 
 CONVENTIONS: dict[str, Convention] = {
@@ -128,15 +153,17 @@ CONVENTIONS: dict[str, Convention] = {
             "norms, softmax, activations, embedding look-ups",
             forms.products("full"),
             takes="products",
+            in_words=_PRODUCTS,
         ),
         Convention(
             "matmul-causal",
             "model",
             "6W + 3LH(d+dv)(s+1)",
             "mfu_torch (attention causal): the pairs that the mask keeps, s(s+1)/2",
-            "as matmul, and scores that the mask hides",
+            "what matmul does, and scores that the mask hides",
             forms.products("causal"),
             takes="products",
+            in_words=f"{_PRODUCTS}, without masked scores",
         ),
         Convention(
             "matmul-half",
@@ -144,15 +171,16 @@ CONVENTIONS: dict[str, Convention] = {
             "6W + 3LH(d+dv)s",
             "NeMo AutoModel; Megatron-LM, Megatron Bridge and MaxText today; DeepSeek-V3 (ISCA "
             "2025, Table 4)",
-            "as matmul, and half of the scores",
+            "what matmul does, and half of the scores",
             forms.products("half"),
             takes="products",
+            in_words=f"{_PRODUCTS}, half of causal scores",
         ),
         Convention(
             "palm",
             "model",
             "6N + 12LHds",
-            "Chowdhery et al. 2022 (PaLM), appendix B",
+            "Chowdhery et al. 2022 (PaLM), appendix B; torchtitan in 2024",
             "nothing that matmul counts; counts the embedding, norms and biases as products",
             forms.palm,
         ),
@@ -161,7 +189,7 @@ CONVENTIONS: dict[str, Convention] = {
             "model",
             "72Lh²(1 + s/6h + V/12hL)",
             "Korthikanti et al. 2022, eq. 7",
-            f"as matmul; {_GPT}",
+            f"what matmul does; {_GPT}",
             forms.korthikanti,
             presumes_gpt=True,
         ),
@@ -191,6 +219,7 @@ CONVENTIONS: dict[str, Convention] = {
             "attention scores, the embedding",
             forms.products("full", weights=True),
             takes="products",
+            in_words=f"{_PRODUCTS}, with weights alone",
         ),
         Convention(
             "lora",
@@ -201,13 +230,14 @@ CONVENTIONS: dict[str, Convention] = {
             forms.products("half", Fraction(2, 3)),
             takes="products",
             is_general=False,
+            in_words=f"2/3 of {_PRODUCTS}, half of causal scores",
         ),
         Convention(
             "nanogpt",
             "model",
             "6(N - positions) + 12LHds",
             "nanoGPT, model.py, estimate_mfu: palm without the learned positions",
-            "as palm",
+            "nothing that palm counts but the learned positions",
             forms.nanogpt,
             is_general=False,
         ),
@@ -235,7 +265,8 @@ CONVENTIONS: dict[str, Convention] = {
             "hardware",
             "72Lh²(1 + s/3h + V/12hL)",
             "Korthikanti et al. 2022, eq. 8",
-            f"{_GPT}; adds 12Lhs where one forward of the scores, 4Lhs, is run again",
+            f"what matmul does; {_GPT}; adds 12Lhs where one forward of the scores, 4Lhs, is run "
+            "again",
             forms.korthikanti_selective,
             presumes_gpt=True,
         ),
@@ -253,9 +284,10 @@ CONVENTIONS: dict[str, Convention] = {
             "hardware",
             "8W + 8LH(d+dv)s",
             "4/3 of matmul: the whole forward again",
-            "as matmul; the head is rarely computed again",
+            "what matmul does; the head is rarely computed again",
             forms.products("full", Fraction(4, 3)),
             takes="products",
+            in_words=f"4/3 of {_PRODUCTS}",
         ),
         Convention(
             "palm-hardware",
@@ -263,7 +295,7 @@ CONVENTIONS: dict[str, Convention] = {
             "6N + 12LHds + 1.5N + 4LHds",
             "Chowdhery et al. 2022, Table 22: PaLM 540B computes 75 % of the rest again, and "
             "attention",
-            "as palm",
+            "nothing that palm counts",
             forms.palm_hardware,
             is_general=False,
         ),
@@ -272,7 +304,7 @@ CONVENTIONS: dict[str, Convention] = {
             "hardware",
             "6N + 12LHds + 4LHds",
             "Chowdhery et al. 2022, Table 22: PaLM 8B and 62B compute attention again",
-            "as palm",
+            "nothing that palm counts",
             forms.palm_selective,
             is_general=False,
         ),
@@ -282,7 +314,7 @@ CONVENTIONS: dict[str, Convention] = {
             "8N + 16Lhs",
             "MosaicML llm-foundry, scripts/train/benchmarking: 4/3 of mosaic where activations "
             "are computed again, else HFU = MFU",
-            "as mosaic",
+            "nothing that mosaic counts",
             forms.mosaic_hardware,
             is_general=False,
         ),

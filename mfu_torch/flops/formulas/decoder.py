@@ -8,9 +8,10 @@ from typing import Literal
 import msgspec
 
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
-from mfu_torch.flops.formulas.parts import MLP, Attention, Part
+from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, Part
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added, times
 from mfu_torch.records import Record
+from mfu_torch.units import count_text
 
 
 class Block(Record, frozen=True, kw_only=True):
@@ -21,11 +22,21 @@ class Block(Record, frozen=True, kw_only=True):
         count: How many there are.
         repeats_last: Whether a checkpoint repeats the last product, too: where a norm or a factor
             follows it, whose backward needs its result (OLMo 2, Gemma 2, weights of experts).
+
+    Raises:
+        ValueError: If the count is no whole number above 0.
+        TypeError: If something is no part.
     """
 
     parts: tuple[Part, ...]
     count: int = 1
     repeats_last: bool = False
+
+    def __post_init__(self) -> None:
+        whole("count", self.count)
+        for part in self.parts:
+            if not hasattr(part, "linears") or not hasattr(part, "cores"):
+                raise TypeError(f"parts has {part!r}; expected attention, MLPs and the like")
 
     @property
     def score_dim(self) -> int:
@@ -76,6 +87,21 @@ class Parameters(Record, frozen=True, kw_only=True):
         """N without the experts that a token is not sent to."""
         return self.total - self.weights + self.used - self.idle
 
+    def __str__(self) -> str:
+        parts = {
+            "weights that multiply": self.weights,
+            "embedding": self.embedding,
+            "positions": self.positions,
+            "others": self.others,
+        }
+        lines = [f"{self.total:,} parameters ({count_text(self.total)})"]
+        lines += [f"{name}: {number:,}" for name, number in parts.items() if number]
+        if self.active != self.total:
+            lines.append(f"active, of experts those chosen: {self.active:,}")
+        if self.used != self.weights:
+            lines.append(f"weights that one token meets: {self.used:,}")
+        return "\n  ".join(lines)
+
 
 class Decoder(Record, frozen=True, kw_only=True):
     """A language model: embedding, layers, head.
@@ -106,6 +132,10 @@ class Decoder(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         whole("hidden", self.hidden)
         whole("vocab", self.vocab)
+        for name in ("learned_positions", "others", "idle"):
+            if getattr(self, name) != 0:
+                whole(name, getattr(self, name))
+        check_blocks(*self.blocks, *self.mtp)
 
     @property
     def per(self) -> Literal["token"]:
@@ -176,6 +206,17 @@ class Decoder(Record, frozen=True, kw_only=True):
         )
 
 
+def check_blocks(*blocks: Block) -> None:
+    """Nothing, where all are blocks.
+
+    Raises:
+        TypeError: If one is not.
+    """
+    for block in blocks:
+        if not isinstance(block, Block):
+            raise TypeError(f"blocks has {block!r}; expected blocks, each of equal layers")
+
+
 def with_last(layer: list[Term]) -> list[Term]:
     """The terms of a layer, the last of which is marked as such."""
     if not layer:
@@ -239,3 +280,87 @@ def dense_decoder(
         learned_positions=learned_positions,
         others=others,
     )
+
+
+def moe_decoder(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    vocab: int,
+    experts: int,
+    chosen: int,
+    shared_width: int = 0,
+    dense_layers: int = 0,
+    dense_ffn: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    is_gated: bool = True,
+    window: int | None = None,
+    is_tied: bool = False,
+) -> Decoder:
+    """A decoder with a mixture of experts in its layers.
+
+    Mixtral 8x7B: ``layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000,
+    experts=8, chosen=2``: 46.7B weights, 12.9B of which a token meets.
+
+    Args:
+        layers: L, with the dense ones.
+        hidden: h.
+        heads: H.
+        ffn: f of one expert.
+        vocab: V.
+        experts: How many each layer has.
+        chosen: How many a token is sent to.
+        shared_width: f of all shared experts together; 0: none.
+        dense_layers: First layers, which have an MLP instead.
+        dense_ffn: f of that; needed where there are such layers.
+        kv_heads: K; as ``heads`` by default.
+        head_dim: d; hidden / heads by default.
+        is_gated: Whether MLPs and experts have three products.
+        window: Keys that a query sees, itself included; all by default.
+        is_tied: Whether the head is the input embedding.
+
+    Raises:
+        ValueError: If a size is no whole number above 0, more experts are chosen than there are,
+            all layers are dense, or dense layers have no width.
+    """
+    for name, size in (("ffn", ffn), ("experts", experts), ("chosen", chosen)):
+        whole(name, size)
+    if dense_layers and dense_layers >= whole("layers", layers):
+        raise ValueError(f"dense_layers is {dense_layers}; expected less than layers, {layers}")
+    if dense_layers and dense_ffn is None:
+        raise ValueError(f"{dense_layers} layers are dense; give dense_ffn, the width of their MLP")
+    dense = dense_decoder(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn if dense_ffn is None else dense_ffn,
+        vocab=vocab,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        is_gated=is_gated,
+        window=window,
+        is_tied=is_tied,
+    )
+    attention, mlp = dense.blocks[0].parts
+    mixture = Experts(
+        experts=experts,
+        chosen=chosen,
+        width=ffn,
+        is_gated=is_gated,
+        shared_width=shared_width and whole("shared_width", shared_width),
+    )
+    # A factor for each token follows what the experts return; a checkpoint repeats that product.
+    blocks = [
+        Block(
+            parts=(attention, mixture),
+            count=layers - dense_layers,
+            repeats_last=not shared_width,
+        )
+    ]
+    if dense_layers:
+        first = Block(parts=(attention, mlp), count=whole("dense_layers", dense_layers))
+        blocks.insert(0, first)
+    return msgspec.structs.replace(dense, blocks=tuple(blocks))

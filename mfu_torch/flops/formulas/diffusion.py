@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from mfu_torch.flops.formulas.convnets import no_seq
-from mfu_torch.flops.formulas.decoder import Block, Parameters
+from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
 from mfu_torch.flops.formulas.encoders import encoder_block
 from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
@@ -61,6 +61,7 @@ class DiffusionTransformer(Record, frozen=True, kw_only=True):
         for name in ("hidden", "channels", "out_channels", "frequencies", "modulations"):
             whole(name, getattr(self, name))
         none_or_whole(self, "labels", "others")
+        check_blocks(*self.blocks)
         patches_of(self.size, self.patch)
 
     @property

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mfu_torch.flops.formulas.convnets import Conv
-from mfu_torch.flops.formulas.decoder import Block, Parameters
+from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
 from mfu_torch.flops.formulas.encoders import encoder_block
 from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
@@ -67,6 +67,9 @@ class EncoderDecoder(Record, frozen=True, kw_only=True):
         if self.source_length is not None:
             whole("source_length", self.source_length)
         none_or_whole(self, "positions", "others")
+        check_blocks(*self.encoder, *self.decoder)
+        if any(not isinstance(conv, Conv) for conv in self.stem):
+            raise TypeError(f"stem is {self.stem!r}; expected convolutions")
         masks = (getattr(part, "mask", None) for block in self.encoder for part in block.parts)
         if any(mask is not None and mask.causal for mask in masks):
             raise ValueError("a mask of the encoder is causal; expected Mask(causal=False)")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mfu_torch.flops.formulas.decoder import Block, Parameters
+from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
 from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
 from mfu_torch.flops.formulas.parts import MLP, Attention
@@ -69,6 +69,7 @@ class Encoder(Record, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name))
         none_or_whole(self, "labels", "positions", "others")
+        check_blocks(*self.blocks)
         masks = (getattr(part, "mask", None) for block in self.blocks for part in block.parts)
         if any(mask is not None and mask.causal for mask in masks):
             raise ValueError("a mask is causal; expected Mask(causal=False) in an encoder")

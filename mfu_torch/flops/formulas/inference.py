@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs.described import undescribed
 from mfu_torch.flops.formulas.decoder import Decoder
 from mfu_torch.flops.formulas.linear_attention import GatedDeltaNet, LinearAttention
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
@@ -73,6 +74,7 @@ def prefill(
     """
     whole("batch", batch)
     whole("context", context)
+    model = undescribed(model)
     if not isinstance(model, Decoder):
         held, seq = model.parameters, context if model.per == "token" else None
         return Work(
@@ -95,7 +97,7 @@ def prefill(
 
 
 def decode(
-    model: Decoder, *, batch: int = 1, context: int = 1, latent: Latent = "absorbed"
+    model: Architecture, *, batch: int = 1, context: int = 1, latent: Latent = "absorbed"
 ) -> Work:
     """One more token for each of ``batch`` sequences, which sees ``context`` keys.
 
@@ -103,17 +105,21 @@ def decode(
     7.5e9 weights and 8192 · 65536 = 0.54e9 cached numbers move.
 
     Args:
-        model: Its layers for further tokens (MTP) do not run.
+        model: A :class:`Decoder`. Its layers for further tokens (MTP) do not run.
         batch: Sequences.
         context: Keys that a token sees, itself among them; a window sees fewer.
         latent: How multi-head latent attention decodes.
 
     Raises:
-        ValueError: If a size is no whole number above 0, or there is no such ``latent``.
+        ValueError: If a size is no whole number above 0, there is no such ``latent``, or the model
+            is no decoder.
     """
     if latent not in LATENT:
         raise ValueError(f"latent is {latent!r}; expected one of {', '.join(LATENT)}")
-    model = without_mtp(model)
+    decoder = undescribed(model)
+    if not isinstance(decoder, Decoder):
+        raise ValueError(f"model is of kind {type(decoder).__name__}; expected a Decoder")
+    model = without_mtp(decoder)
     whole("batch", batch)
     whole("context", context)
     products = sum(count * weight.weights_used for count, weight in model.linears())

@@ -24,9 +24,12 @@ from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs import Described, ModelError, read_config
 from mfu_torch.flops.formulas.convnets import resnet
 from mfu_torch.flops.formulas.diffusion import dit
+from mfu_torch.flops.formulas.pairs import whole
 
 # What no config of transformers describes.
 _BUILT: dict[str, Callable[..., Architecture]] = {"dit": dit, "resnet": resnet}
+
+_VAE = 8  # DiT, section 4: pixels of a side for one of the latent
 
 # Words in a name that change no size.
 _FINE_TUNED = re.compile(r"[-_ ](hf|instruct|chat|base|it|pt)(?=$|[-_ ])", re.IGNORECASE)
@@ -34,23 +37,34 @@ _FINE_TUNED = re.compile(r"[-_ ](hf|instruct|chat|base|it|pt)(?=$|[-_ ])", re.IG
 _NEAR = 5  # names that an error offers
 
 
-def model_of(text: str) -> Described:
+def model_of(text: str, *, image: int | None = None) -> Described:
     """The model of a name, or of a ``config.json``.
 
     ``GPT-3 175B``, ``llama3-70b`` and ``meta-llama/Llama-3-70B`` are names.
 
     Args:
         text: A path of a ``config.json`` or of the folder that holds it, or a known name.
+        image: Pixels of a side, for a model of images; by default those of its source.
 
     Raises:
-        ModelError: If it is neither, or the file is no config that is known here.
+        ModelError: If it is neither, the file is no config that is known here, or the model takes
+            no images, or none of this size.
     """
     path, name = Path(text), _found(text)
     if _is_config(path) or (name is None and path.suffix == ".json"):
-        return read_config(path)
+        return read_config(path, image=image)
     if name is None:
         raise ModelError(_unknown(text))
-    return _described(name)
+    return _described(name) if image is None else _at(name, image)
+
+
+def row_of(name: str) -> Mapping[str, str]:
+    """The row of a known model.
+
+    Args:
+        name: As in the table.
+    """
+    return _rows()[name]
 
 
 def known_models() -> tuple[Described, ...]:
@@ -107,23 +121,45 @@ def _names() -> Mapping[str, str]:
 
 @functools.cache
 def _described(name: str) -> Described:
+    return _at(name, None)
+
+
+def _at(name: str, image: int | None) -> Described:
     row = _rows()[name]
     family, sizes = sizes_of(name)
     note = row["note"]
-    notes = (note,) if note else ()
+    notes, most = (note,) if note else (), None
     if family in _BUILT:
-        model: Architecture = _BUILT[family](**sizes)
+        model, of_image = _of_image(name, family, dict(sizes), image)
+        notes = (*notes, of_image)
     else:
-        read = read_config({"model_type": family, **sizes})
-        model, notes = read.model, (*notes, *read.notes)
+        read = read_config({"model_type": family, **sizes}, image=image)
+        model, notes, most = read.model, (*notes, *read.notes), read.max_seq
     return Described(
         name=name,
         model=model,
         seq=int(row["seq"]) if row["seq"] else None,
+        max_seq=most,
         source=row["source"],
         notes=notes,
         stated_parameters=float(row["parameters"]) if row["parameters"] else None,
     )
+
+
+def _of_image(
+    name: str, family: str, sizes: dict[str, Any], image: int | None
+) -> tuple[Architecture, str]:
+    """Of a model that no config describes, and what is said of its images."""
+    step = _VAE if family == "dit" else 1
+    side = step * sizes.get("size", 224) if image is None else image
+    try:
+        if whole("image", side) % step:
+            raise ValueError(f"image is {side}; expected a multiple of {step}, the latent's step")
+        model = _BUILT[family](**{**sizes, "size": side // step})
+    except ValueError as problem:
+        raise ModelError(f"{name}: {problem}") from None
+    latent = f", a latent of {side // step} x {side // step}" if step > 1 else ""
+    return model, f"for {side} x {side} pixels{latent}"
 
 
 def _size(cell: str) -> tuple[str, Any]:

@@ -31,11 +31,17 @@ class Mask(Record, frozen=True, kw_only=True):
             keys around it, ``window // 2`` on either side beside itself. ``None``: all.
         chunk: Instead of a window: a sequence is cut into chunks of so many tokens, which do not
             see one another (Llama 4).
+
+    Raises:
+        ValueError: If a window or a chunk is no whole number above 0.
     """
 
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_sizes(self, "window", "chunk")
 
     def twice_kept(self, length: int) -> int:
         """Twice the pairs that this mask keeps in one sequence of ``length`` tokens.
@@ -128,3 +134,14 @@ def whole(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; expected a whole number above 0")
     return value
+
+
+def whole_sizes(record: Record, *names: str) -> None:
+    """Nothing, where each of these fields is a whole number above 0, or ``None``.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for name in names:
+        if getattr(record, name) is not None:
+            whole(name, getattr(record, name))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences
+from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole, whole_sizes
 from mfu_torch.flops.formulas.terms import Linear, Term
 from mfu_torch.records import Record
 
@@ -40,6 +40,10 @@ class Attention(Record, frozen=True, kw_only=True):
         value_dim: Of values; ``None``: as ``head_dim``.
         mask: Which keys a query sees.
         is_gated: Whether the output is multiplied with a gate, as wide as the queries.
+
+    Raises:
+        ValueError: If a size is no whole number above 0, or the key heads do not serve equally
+            many heads each.
     """
 
     heads: int
@@ -48,6 +52,15 @@ class Attention(Record, frozen=True, kw_only=True):
     value_dim: int | None = None
     mask: Mask = Mask()
     is_gated: bool = False
+
+    def __post_init__(self) -> None:
+        check_mask(self.mask)
+        whole("heads", self.heads)
+        whole("kv_heads", self.kv_heads)
+        whole("head_dim", self.head_dim)
+        whole_sizes(self, "value_dim")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
 
     @property
     def score_dim(self) -> int:
@@ -90,6 +103,9 @@ class LatentAttention(Record, frozen=True, kw_only=True):
         rope_dim: Of a head's part with positions; the key's is shared by all heads.
         value_dim: Of a value head.
         mask: Which keys a query sees.
+
+    Raises:
+        ValueError: If a size is no whole number above 0.
     """
 
     heads: int
@@ -99,6 +115,12 @@ class LatentAttention(Record, frozen=True, kw_only=True):
     rope_dim: int
     value_dim: int
     mask: Mask = Mask()
+
+    def __post_init__(self) -> None:
+        check_mask(self.mask)
+        whole_sizes(self, "query_rank")
+        for name in ("heads", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            whole(name, getattr(self, name))
 
     @property
     def score_dim(self) -> int:
@@ -145,10 +167,16 @@ class MLP(Record, frozen=True, kw_only=True):
     Attributes:
         width: f, of the layer in between.
         is_gated: Whether it has a gate.
+
+    Raises:
+        ValueError: If the width is no whole number above 0.
     """
 
     width: int
     is_gated: bool = True
+
+    def __post_init__(self) -> None:
+        whole("width", self.width)
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         """Gate, up and down."""
@@ -169,6 +197,9 @@ class Experts(Record, frozen=True, kw_only=True):
         is_gated: Whether they are gated.
         shared_width: f of all shared experts together, which every token meets; 0: none.
         shared_gate: Whether a (h, 1) gate weighs the shared ones (Qwen2-MoE).
+
+    Raises:
+        ValueError: If a size is no whole number above 0, or more are chosen than there are.
     """
 
     experts: int
@@ -179,6 +210,10 @@ class Experts(Record, frozen=True, kw_only=True):
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("experts", "chosen", "width"):
+            whole(name, getattr(self, name))
+        if self.shared_width != 0:
+            whole("shared_width", self.shared_width)
         if self.chosen > self.experts:
             raise ValueError(f"chosen is {self.chosen}; expected at most experts, {self.experts}")
 
@@ -207,6 +242,16 @@ class Experts(Record, frozen=True, kw_only=True):
     def cores(self, sequences: Sequences, rule: PairRule) -> tuple[Term, ...]:
         """None."""
         return ()
+
+
+def check_mask(mask: Mask) -> None:
+    """Nothing, where it is a mask.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if not isinstance(mask, Mask):
+        raise TypeError(f"mask is {mask!r}; expected a Mask")
 
 
 def scores_and_values(

@@ -24,10 +24,10 @@ from itertools import pairwise
 from typing import Literal
 
 from mfu_torch.flops.formulas.convnets import no_seq
-from mfu_torch.flops.formulas.decoder import Block, Parameters
+from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
 from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
-from mfu_torch.flops.formulas.parts import scores_and_values
+from mfu_torch.flops.formulas.parts import check_mask, scores_and_values
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
 from mfu_torch.records import Record
 
@@ -183,6 +183,7 @@ class HSTU(Record, frozen=True, kw_only=True):
     mask: Mask = Mask()
 
     def __post_init__(self) -> None:
+        check_mask(self.mask)
         for name in ("heads", "qk_dim", "value_dim"):
             whole(name, getattr(self, name))
 
@@ -231,6 +232,7 @@ class SequenceRecommender(Record, frozen=True, kw_only=True):
         whole("hidden", self.hidden)
         whole("items", self.items)
         none_or_whole(self, "positions", "others")
+        check_blocks(*self.blocks)
         if self.negatives is not None:
             whole("negatives", self.negatives)
 
@@ -272,6 +274,87 @@ class SequenceRecommender(Record, frozen=True, kw_only=True):
             positions=self.positions * self.hidden,
             others=self.others,
         )
+
+
+def dlrm(
+    *,
+    dense: int = 13,
+    bottom: Iterable[int],
+    rows: Iterable[int],
+    top: Iterable[int],
+    pooling: int | Iterable[int] = 1,
+    interaction: Literal["dot", "cat"] = "dot",
+    with_itself: bool = False,
+) -> DLRM:
+    """A DLRM; the 13 dense features are those of Criteo's data.
+
+    Args:
+        dense: As in :class:`DLRM`, as all others.
+        bottom: Outputs of the bottom MLP's layers.
+        rows: Of each table.
+        top: Outputs of the top MLP's layers.
+        pooling: Ids of a bag.
+        interaction: ``dot`` or ``cat``.
+        with_itself: Whether a vector's product with itself is used.
+
+    Raises:
+        ValueError: As :class:`DLRM` does.
+    """
+    return DLRM(
+        dense=dense,
+        bottom=tuple(bottom),
+        rows=tuple(rows),
+        top=tuple(top),
+        pooling=pooling if isinstance(pooling, int) else tuple(pooling),
+        interaction=interaction,
+        with_itself=with_itself,
+    )
+
+
+def hstu(
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    items: int,
+    qk_dim: int | None = None,
+    value_dim: int | None = None,
+    negatives: int | None = None,
+    positions: int = 0,
+) -> SequenceRecommender:
+    """A sequence recommender of equal HSTU layers.
+
+    Args:
+        layers: L.
+        hidden: h.
+        heads: H.
+        items: V.
+        qk_dim: dqk of a head; hidden / heads by default.
+        value_dim: dv of a head; likewise.
+        negatives: As in :class:`SequenceRecommender`.
+        positions: As in :class:`SequenceRecommender`.
+
+    Raises:
+        ValueError: If a size is no whole number above 0, or heads do not divide hidden where a
+            size of a head is not given.
+    """
+    for name, value in (("layers", layers), ("hidden", hidden), ("heads", heads)):
+        whole(name, value)
+    if hidden % heads and None in (qk_dim, value_dim):
+        raise ValueError(f"hidden {hidden} is no multiple of heads {heads}; give the head's sizes")
+    each = hidden // heads
+    unit = HSTU(
+        heads=heads,
+        qk_dim=each if qk_dim is None else qk_dim,
+        value_dim=each if value_dim is None else value_dim,
+    )
+    return SequenceRecommender(
+        hidden=hidden,
+        items=items,
+        blocks=(Block(parts=(unit,), count=layers),),
+        negatives=negatives,
+        positions=positions,
+    )
 
 
 def dense_layers(name: str, sizes: tuple[int, ...]) -> tuple[Linear, ...]:

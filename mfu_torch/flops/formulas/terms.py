@@ -7,11 +7,12 @@ of each operand; an operand that needs none leaves out its own.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from mfu_torch.records import Record
+from mfu_torch.units import percent, scaled
 
 Role = Literal["linear", "attention", "head", "router", "convolution", "scan", "interaction"]
 """What a term is: a product with weights (in a layer; the head; a router of experts), attention
@@ -27,6 +28,9 @@ section 4, describes it; their equation 8 adds three times that, see the convent
 """
 
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full", "checkpoint")
+
+
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Linear(Record, frozen=True, kw_only=True):
@@ -141,12 +145,42 @@ class ClosedForm(Record, frozen=True, kw_only=True):
         return self.training + self.recompute(policy)
 
     def only(self, *roles: Role) -> ClosedForm:
-        """Its terms of these roles."""
+        """Its terms of these roles.
+
+        Raises:
+            ValueError: If there is no such role; one that has no terms gives none.
+        """
+        _check_roles(roles)
         return ClosedForm(terms=tuple(term for term in self.terms if term.role in roles))
 
     def without(self, *roles: Role) -> ClosedForm:
-        """Its terms of all other roles."""
+        """Its terms of all other roles.
+
+        Raises:
+            ValueError: If there is no such role.
+        """
+        _check_roles(roles)
         return ClosedForm(terms=tuple(term for term in self.terms if term.role not in roles))
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "no contraction: 0 FLOP"
+        sums = {"forward": self.forward, "backward": self.backward, "training": self.training}
+        head = ", ".join(f"{name} {scaled(flops, 'FLOP', 4)}" for name, flops in sums.items())
+        width = max(len(term.name) for term in self.terms)
+        roles = max(len(term.role) for term in self.terms)
+        lines = [
+            f"{term.name:{width}}  {term.role:{roles}}  {scaled(term.forward, 'FLOP', 4):>11}  "
+            f"{percent(term.forward / self.forward if self.forward else 0):>7}"
+            for term in self.terms
+        ]
+        return "\n  ".join([f"{head}; of the forward:", *lines])
+
+
+def _check_roles(roles: tuple[str, ...]) -> None:
+    for role in roles:
+        if role not in ROLES:
+            raise ValueError(f"role is {role!r}; expected one of {', '.join(ROLES)}")
 
 
 def times(count: int, terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Literal
 
 from mfu_torch.flops.formulas.convnets import no_seq
-from mfu_torch.flops.formulas.decoder import Block, Parameters
+from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
 from mfu_torch.flops.formulas.encoders import encoder_block
 from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
@@ -62,6 +62,7 @@ class VisionTransformer(Record, frozen=True, kw_only=True):
         for name in ("hidden", "channels"):
             whole(name, getattr(self, name))
         none_or_whole(self, "class_tokens", "classes", "positions", "others")
+        check_blocks(*self.blocks)
         patches_of(self.image, self.patch)
 
     @property

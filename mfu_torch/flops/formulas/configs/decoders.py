@@ -142,7 +142,9 @@ def _outside(fields: Fields, family: Family, hidden: int, vocab: int) -> int:
         before, no_final = fields.flag("do_layer_norm_before"), "_remove_final_layer_norm"
         norms = int(before and not fields.flag(no_final))
         norms *= fields.flag("layer_norm_elementwise_affine")
-    return norms * family.norm * hidden + (vocab if family.head_bias else 0)
+    named = family.head_bias
+    has_bias = fields.flag(named) if isinstance(named, str) else named
+    return norms * family.norm * hidden + (vocab if has_bias else 0)
 
 
 def _say_about_experts(fields: Fields) -> None:
@@ -150,6 +152,11 @@ def _say_about_experts(fields: Fields) -> None:
         raise fields.error(
             f"moe_layer_freq is {fields.raw('moe_layer_freq')!r}; expected 1, as transformers "
             "takes it"
+        )
+    if fields.kind == "phimoe" and fields.size("num_experts_per_tok") != 2:
+        raise fields.error(
+            f"num_experts_per_tok is {fields.raw('num_experts_per_tok')}; expected 2, as "
+            "transformers' router of a phimoe takes them"
         )
     if fields.kind == "llama4_text":
         fields.notes.append(

@@ -8,17 +8,21 @@ from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs.fields import Default, Fields
 from mfu_torch.flops.formulas.configs.layers import COUNT_IT
 from mfu_torch.flops.formulas.decoder import Block
-from mfu_torch.flops.formulas.encoder_decoder import encoder_decoder, t5, whisper
+from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder, t5, whisper
 from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
 from mfu_torch.flops.formulas.vision import vit
 
 Defaults = dict[str, Default]
 
-# Ends of the names of transformers' classes: (whether they predict masked text, have a pooler).
+# Ends of the names of transformers' classes: (whether they predict masked text, have a pooler, what
+# they classify). RoBERTa's and DistilBERT's classifiers of sequences begin as a pooler is.
 _HEADS = {
-    "ForMaskedLM": (True, False),
-    "ForPreTraining": (True, True),
-    "Model": (False, True),
+    "ForMaskedLM": (True, False, ""),
+    "ForPreTraining": (True, True, "sequence"),
+    "ForSequenceClassification": (False, True, "sequence"),
+    "ForTokenClassification": (False, False, "token"),
+    "ForQuestionAnswering": (False, False, "token"),
+    "Model": (False, True, ""),
 }
 
 
@@ -29,9 +33,14 @@ def read_bert(fields: Fields) -> Architecture:
         ModelError: If the fields make no such model.
     """
     hidden, heads = _divided(fields)
-    has_mlm, has_pooler = _heads_of(fields)
+    has_mlm, has_pooler, classified = _heads_of(fields)
+    for name in ("is_decoder", "add_cross_attention"):
+        if fields.flag(name):
+            raise fields.error(f"{name} is true; expected an encoder; {COUNT_IT}")
     is_plain = fields.kind == "distilbert"  # it has no pooler
-    return bert(
+    if is_plain and not (classified and not has_mlm):
+        has_pooler, classified = False, ""
+    model = bert(
         layers=fields.size("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
@@ -40,18 +49,34 @@ def read_bert(fields: Fields) -> Architecture:
         positions=fields.size("max_position_embeddings"),
         token_types=0 if is_plain else fields.size("type_vocab_size", least=0),
         has_mlm_head=has_mlm,
-        has_pooler=has_pooler and not is_plain,
-        labels=2 if has_mlm and has_pooler and not is_plain else 0,  # is it the next sentence?
+        has_pooler=has_pooler,
+        labels=_labels(fields, has_mlm) if classified else 0,
+        labels_per="token" if classified == "token" else "sequence",
     )
+    if fields.flag("tie_word_embeddings"):
+        return model
+    # The head's bias is there twice then, but in DistilBERT.
+    again = model.vocab if has_mlm and not is_plain else 0
+    return msgspec.structs.replace(model, is_tied=False, others=model.others + again)
 
 
-def _heads_of(fields: Fields) -> tuple[bool, bool]:
+def _heads_of(fields: Fields) -> tuple[bool, bool, str]:
     name = fields.class_name or "ForMaskedLM"
     for ending, heads in _HEADS.items():
         if name.endswith(ending):
             return heads
     fields.notes.append(f"read as a model of masked text: the head of {name} is not in here")
     return _HEADS["ForMaskedLM"]
+
+
+def _labels(fields: Fields, has_mlm: bool) -> int:
+    """Of the classifier: whether it is the next sentence, the start and the end, or the file's."""
+    if has_mlm or (fields.class_name or "").endswith("ForQuestionAnswering"):
+        return 2
+    labels = fields.raw("id2label")
+    if not isinstance(labels, (dict, type(None))):
+        raise fields.error("id2label is no object; expected the name of each class")
+    return len(labels) if labels else fields.optional("num_labels") or 2
 
 
 def read_modernbert(fields: Fields) -> Architecture:
@@ -86,6 +111,7 @@ def read_modernbert(fields: Fields) -> Architecture:
         hidden=hidden,
         vocab=vocab,
         blocks=tuple(blocks),
+        is_tied=fields.flag("tie_word_embeddings"),
         others=norms * hidden + (vocab if fields.flag("decoder_bias") else 0),
     )
 
@@ -102,10 +128,7 @@ def read_vit(fields: Fields) -> Architecture:
         raise fields.error(f"patches of {patch} do not fill an image of {image} x {image}")
     if fields.has("qkv_bias") and not fields.flag("qkv_bias"):
         raise fields.error(f"qkv_bias is false; expected a ViT with biases; {COUNT_IT}")
-    labels = fields.raw("id2label")
-    if not isinstance(labels, (dict, type(None))):
-        raise fields.error("id2label is no object; expected the name of each class")
-    classes = len(labels) if labels else fields.size("num_labels")
+    fields.notes.append(f"for {image} x {image} pixels")
     model = vit(
         image=image,
         patch=patch,
@@ -114,7 +137,7 @@ def read_vit(fields: Fields) -> Architecture:
         heads=heads,
         ffn=fields.size("intermediate_size"),
         channels=fields.size("num_channels"),
-        classes=classes,
+        classes=_labels(fields, has_mlm=False),
     )
     if not fields.share("hidden_dropout_prob", 0.0):
         return model
@@ -150,10 +173,7 @@ def read_t5(fields: Fields) -> Architecture:
     )
     if not fields.share("dropout_rate", 0.1):
         return model
-    # A dropout follows each layer's last product, so a checkpoint repeats that, too.
-    return msgspec.structs.replace(
-        model, encoder=_repeating(model.encoder), decoder=_repeating(model.decoder)
-    )
+    return _with_dropout(model)
 
 
 def read_bart(fields: Fields) -> Architecture:
@@ -169,9 +189,12 @@ def read_bart(fields: Fields) -> Architecture:
     # q, k, v, o with biases, up and down; two norms with biases, three in the decoder.
     encoder = layers * (4 * hidden + ffn + hidden + 4 * hidden)
     decoder = decoder_layers * (8 * hidden + decoder_ffn + hidden + 6 * hidden)
+    vocab, is_tied = fields.size("vocab_size"), fields.flag("tie_word_embeddings")
+    # Without it, each side has an embedding beside the shared one.
+    apart = 0 if is_tied else 2 * vocab * hidden
     return encoder_decoder(
         hidden=hidden,
-        vocab=fields.size("vocab_size"),
+        vocab=vocab,
         heads=heads,
         ffn=ffn,
         encoder_layers=layers,
@@ -179,9 +202,9 @@ def read_bart(fields: Fields) -> Architecture:
         decoder_heads=behind,
         decoder_ffn=decoder_ffn,
         repeats_last=fields.share("dropout", 0.1) > 0 or not is_first,
-        is_tied=fields.flag("tie_word_embeddings"),
+        is_tied=is_tied,
         positions=2 * (fields.size("max_position_embeddings") + 2),
-        others=encoder + decoder + (8 if is_first else 4) * hidden,
+        others=encoder + decoder + (8 if is_first else 4) * hidden + apart,
     )
 
 
@@ -208,8 +231,24 @@ def read_whisper(fields: Fields) -> Architecture:
         frames=2 * positions,
         positions=fields.size("max_target_positions"),
     )
+    seconds = positions / 50  # 100 frames a second, two for a position
+    fields.notes.append(
+        f"an encoder of {positions} positions for each text: {seconds:g} s of sound"
+    )
     # The encoder's are fixed waves, which transformers keeps among the parameters.
-    return msgspec.structs.replace(model, positions=model.positions + positions)
+    model = msgspec.structs.replace(
+        model,
+        positions=model.positions + positions,
+        is_tied=fields.flag("tie_word_embeddings"),
+    )
+    return _with_dropout(model) if fields.share("dropout", 0.0) else model
+
+
+def _with_dropout(model: EncoderDecoder) -> EncoderDecoder:
+    """A dropout follows each layer's last product, so a checkpoint repeats that, too."""
+    return msgspec.structs.replace(
+        model, encoder=_repeating(model.encoder), decoder=_repeating(model.decoder)
+    )
 
 
 def _repeating(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -24,6 +24,8 @@ _GPT2_NAMES: Names = {
     "intermediate_size": ("n_inner",),
     "max_position_embeddings": ("n_positions",),
 }
+_UNGROUPED = ("head_dim", "num_key_value_heads")
+_GPT2_DEAF = (*_UNGROUPED, "intermediate_size")
 _ATTENTION_BIAS: Biases = (("q k v o", "attention_bias"),)
 _LLAMA_BIAS: Biases = (*_ATTENTION_BIAS, ("gate up down", "mlp_bias"))
 _ALL_BIASES: Biases = (("q k v o gate up down", None),)
@@ -57,9 +59,10 @@ class Family(Record, frozen=True, kw_only=True):
     Attributes:
         defaults: Of transformers, for fields that a file lacks.
         names: Its own names of fields.
+        deaf: Common names of fields that its class does not read: it has none, or its own name.
         is_gated: Whether the MLP has three products.
         biases: (names of products, the field that gives them biases; ``None``: always).
-        head_bias: Whether the head has one.
+        head_bias: Whether the head has one, or the field that says it.
         norm: Parameters of a norm for each channel: 1 weight; 2 with a bias; 0 none.
         norms: Norms of a layer.
         final_norm: Whether one follows the last layer.
@@ -80,9 +83,10 @@ class Family(Record, frozen=True, kw_only=True):
 
     defaults: Defaults = msgspec.field(default_factory=dict)
     names: Names = msgspec.field(default_factory=dict)
+    deaf: tuple[str, ...] = ()
     is_gated: bool = True
     biases: Biases = ()
-    head_bias: bool = False
+    head_bias: bool | str = False
     norm: int = 1
     norms: int = 2
     final_norm: bool = True
@@ -133,10 +137,12 @@ _MISTRAL = defaults_of(32000, 4096, 32, 32, 14336, num_key_value_heads=8, slidin
 FAMILIES: dict[str, Family] = {
     # Learned positions, biases, layer norms, an MLP of two products.
     "gpt2": Family(
+        deaf=_GPT2_DEAF,
         dropout=("resid_pdrop", 0.1),
         defaults=_GPT2, names=_GPT2_NAMES, is_gated=False, biases=_ALL_BIASES, norm=2, positions=0
     ),
     "gpt_neo": Family(
+        deaf=(*_UNGROUPED, "sliding_window"),
         dropout=("resid_dropout", 0.0),
         defaults=defaults_of(
             50257, 2048, 24, 16, None, max_position_embeddings=2048, tie_word_embeddings=True,
@@ -149,26 +155,31 @@ FAMILIES: dict[str, Family] = {
         is_gated=False, biases=(("o up down", None),), norm=2, positions=0, full_every=2,
     ),
     "gptj": Family(
+        deaf=_GPT2_DEAF,
         dropout=("resid_pdrop", 0.0),
         defaults=_GPTJ, names=_GPT2_NAMES, is_gated=False, biases=(("up down", None),),
         head_bias=True, norm=2, norms=1,
     ),
     "codegen": Family(
+        deaf=_GPT2_DEAF,
         dropout=("resid_pdrop", 0.0),
         defaults=_GPTJ, names=_GPT2_NAMES, is_gated=False, biases=(("up down", None),),
         head_bias=True, norm=2, norms=1,
     ),
     "gpt_neox": Family(
+        deaf=_UNGROUPED,
         dropout=("hidden_dropout", 0.0),
         defaults=defaults_of(50432, 6144, 44, 64, 24576, attention_bias=True),
         is_gated=False, biases=(*_ATTENTION_BIAS, ("up down", None)), norm=2,
     ),
     "gpt_bigcode": Family(
+        deaf=_GPT2_DEAF,
         dropout=("resid_pdrop", 0.1),
         defaults={**_GPT2, "multi_query": True}, names=_GPT2_NAMES, is_gated=False,
         biases=_ALL_BIASES, norm=2, positions=0,
     ),
     "bloom": Family(
+        deaf=_UNGROUPED,
         dropout=("hidden_dropout", 0.0),
         defaults=defaults_of(250880, 64, 2, 8, None, tie_word_embeddings=True),
         names={
@@ -178,6 +189,7 @@ FAMILIES: dict[str, Family] = {
         is_gated=False, biases=_ALL_BIASES, norm=2, embedding_norm=True,
     ),
     "opt": Family(
+        deaf=(*_UNGROUPED, "intermediate_size"),
         dropout=("dropout", 0.1),
         defaults=defaults_of(
             50272, 768, 12, 12, 3072, max_position_embeddings=2048, tie_word_embeddings=True,
@@ -187,6 +199,7 @@ FAMILIES: dict[str, Family] = {
         is_gated=False, biases=(("q k v o up down", "enable_bias"),), norm=2, positions=2,
     ),
     "mpt": Family(
+        deaf=_UNGROUPED,
         defaults=defaults_of(
             50368, 2048, 24, 16, None, tie_word_embeddings=True, expansion_ratio=4
         ),
@@ -197,6 +210,7 @@ FAMILIES: dict[str, Family] = {
         is_gated=False,
     ),
     "falcon": Family(
+        deaf=("head_dim", "num_key_value_heads", "intermediate_size"),
         dropout=("hidden_dropout", 0.0),
         defaults=defaults_of(
             65024, 4544, 32, 71, None, tie_word_embeddings=True, multi_query=True,

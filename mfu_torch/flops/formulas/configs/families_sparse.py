@@ -13,8 +13,9 @@ from mfu_torch.flops.formulas.configs.families import (
 
 _ATTENTION_BIAS: Biases = (("q k v o", "attention_bias"),)
 _LATENT_BIAS: Biases = (("q_down kv_down o", "attention_bias"),)
+_MLP = "gate up down shared_gate shared_up shared_down"
 _LOCAL: Names = {"num_experts": ("num_local_experts",)}
-_ROUTED: Names = {"num_experts": ("n_routed_experts",)}
+_ROUTED: Names = {"num_experts": ("n_routed_experts", "num_local_experts")}
 
 _WIDE = Sparse(width="intermediate_size")
 _DEEPSEEK = Sparse(layers="first", shared="n_shared_experts", shared_is_number=True)
@@ -27,12 +28,15 @@ SPARSE_FAMILIES: dict[str, Family] = {
         names=_LOCAL, full_every=0, sparse=_WIDE,
     ),
     "phimoe": Family(
+        deaf=("num_experts",),
         defaults=defaults_of(
             32064, 4096, 32, 32, 6400, num_key_value_heads=8, num_experts=16, num_experts_per_tok=2
         ),
-        names=_LOCAL, full_every=0, biases=_ATTENTION_BIAS, norm=2, sparse=_WIDE,
+        names=_LOCAL, full_every=0, biases=_ATTENTION_BIAS, head_bias="lm_head_bias", norm=2,
+        sparse=_WIDE,
     ),
     "granitemoe": Family(
+        deaf=("num_experts",),
         defaults=defaults_of(32000, 4096, 32, 32, 11008, num_experts=8, num_experts_per_tok=2),
         names=_LOCAL, biases=_ATTENTION_BIAS, sparse=_WIDE,
     ),
@@ -79,7 +83,7 @@ SPARSE_FAMILIES: dict[str, Family] = {
             moe_layer_interval=1,
         ),
         names={"num_experts": ("moe_num_experts",), "num_experts_per_tok": ("moe_k",)},
-        biases=(("q k v o gate up down", "use_bias"), ("router", None)),
+        biases=((f"q k v o {_MLP}", "use_bias"), ("router", None)), head_bias="use_bias",
         sparse=Sparse(
             layers="start and end", shared="moe_num_shared_experts", shared_is_number=True,
             shared_first=True,
@@ -91,9 +95,11 @@ SPARSE_FAMILIES: dict[str, Family] = {
             q_lora_rank=1536, num_experts=64, n_shared_experts=2, qk_nope_head_dim=128,
             qk_rope_head_dim=64, v_head_dim=128, moe_intermediate_size=1407,
         ),
-        names=_ROUTED, biases=_LATENT_BIAS, is_latent=True, sparse=_DEEPSEEK,
+        names={"num_experts": ("n_routed_experts",)},
+        biases=(*_LATENT_BIAS, (_MLP, "mlp_bias")), is_latent=True, sparse=_DEEPSEEK,
     ),
     "deepseek_v3": Family(
+        deaf=("num_experts",),
         defaults=defaults_of(
             129280, 7168, 61, 128, 18432, first_k_dense_replace=3, kv_lora_rank=512,
             q_lora_rank=1536, num_experts=256, n_shared_experts=1, qk_nope_head_dim=128,
@@ -102,6 +108,7 @@ SPARSE_FAMILIES: dict[str, Family] = {
         names=_ROUTED, biases=_LATENT_BIAS, is_latent=True, sparse=_DEEPSEEK,
     ),
     "glm4_moe": Family(
+        deaf=("num_experts",),
         defaults=defaults_of(
             151552, 4096, 46, 96, 10944, num_key_value_heads=8, first_k_dense_replace=1,
             num_experts=128, n_shared_experts=1, moe_intermediate_size=1408, num_experts_per_tok=8,

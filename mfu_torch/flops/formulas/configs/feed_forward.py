@@ -33,7 +33,12 @@ def _width(fields: Fields, hidden: int) -> int:
         ratio = fields.raw("expansion_ratio")
         if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 1e6:
             raise fields.error(f"expansion_ratio is {ratio!r}; expected a number above 0")
-        return int(ratio * hidden)
+        if ratio != 4:
+            fields.notes.append(
+                f"expansion_ratio is {ratio:g}, and the MLPs are four times as wide as the hidden "
+                "size all the same: transformers' mpt does not read it"
+            )
+        return 4 * hidden
     return fields.optional("intermediate_size") or 4 * hidden
 
 

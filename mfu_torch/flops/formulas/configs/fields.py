@@ -26,6 +26,7 @@ class Fields:
         kind: Its model_type.
         absent: Sizes that were asked for and are not in the file, each with its default.
         notes: What else has to be said, a sentence each.
+        asked: Names of fields that were looked for.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Fields:
         *,
         defaults: Mapping[str, Default],
         names: Mapping[str, tuple[str, ...]],
+        deaf: tuple[str, ...] = (),
         is_nested: bool = False,
     ) -> None:
         """Takes a config apart.
@@ -44,14 +46,23 @@ class Fields:
             values: Its fields.
             defaults: What absent fields are.
             names: The family's own names of a field, beside the common one.
+            deaf: Common names that the family does not read, so that they are as absent.
             is_nested: It is a part of another, so that any field may be absent.
         """
         self.where = where
         self.kind = str(values.get("model_type"))
         self.absent: list[str] = []
         self.notes: list[str] = []
-        self._values, self._defaults, self._names = values, defaults, names
+        self.asked: set[str] = set()
+        self._values = {k: v for k, v in values.items() if k not in deaf}
+        self._defaults, self._names, self._deaf = defaults, names, deaf
         self._is_nested = is_nested
+
+    @property
+    def known(self) -> set[str]:
+        """Names that were looked for, and all that the family has: it may not need each of them."""
+        own = {each for names in self._names.values() for each in names}
+        return {*self.asked, *self._defaults, *self._names, *own} - {*self._deaf}
 
     @property
     def class_name(self) -> str | None:
@@ -139,6 +150,7 @@ class Fields:
         Raises:
             ModelError: If it is something else.
         """
+        self.asked.add(name)
         value = self._values.get(name, default)
         if value is None:
             return 0.0
@@ -188,6 +200,7 @@ class Fields:
             value or {},
             defaults=self._defaults,
             names=self._names,
+            deaf=self._deaf,
             is_nested=True,
         )
 
@@ -197,6 +210,7 @@ class Fields:
 
     def _own_name(self, name: str) -> str:
         own = (*self._names.get(name, ()), name)
+        self.asked.update(own)
         return next((each for each in own if each in self._values), own[0])
 
     def _note_absent(self, name: str, value: int) -> None:

@@ -58,9 +58,10 @@ def read_granite_hybrid(fields: Fields) -> Architecture:
     """
     hidden, layers = fields.size("hidden_size"), fields.size("num_hidden_layers")
     heads = fields.size("num_attention_heads")
-    if hidden % heads:
+    each = fields.optional("head_dim")
+    if each is None and hidden % heads:
         raise fields.error(f"hidden size {hidden} is no multiple of {heads} attention heads")
-    attention = _attention(fields, head_dim=hidden // heads)
+    attention = _attention(fields, head_dim=each or hidden // heads)
     mixer = mamba2_of(
         fields,
         hidden,
@@ -199,11 +200,15 @@ def _decoder(
 ) -> Decoder:
     hidden = fields.size("hidden_size")
     fields.notes.append(KERNEL_NOTE)
+    is_tied = fields.flag("tie_word_embeddings")
+    if is_tied and fields.kind == "nemotron_h":
+        fields.notes.append("tie_word_embeddings is true; transformers' nemotron_h does not tie")
+        is_tied = False
     return Decoder(
         hidden=hidden,
         vocab=fields.size("vocab_size"),
         blocks=blocks_of(tuple(layers)),
-        is_tied=fields.flag("tie_word_embeddings"),
+        is_tied=is_tied,
         others=sum(others.get(part, 0) for layer in layers for part in layer)
         + (norms * len(layers) + 1) * hidden,
     )

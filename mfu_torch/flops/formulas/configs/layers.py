@@ -9,10 +9,19 @@ from mfu_torch.flops.formulas.configs.fields import MOST_LAYERS, Fields
 from mfu_torch.flops.formulas.pairs import Mask
 from mfu_torch.flops.formulas.parts import Attention, LatentAttention
 
+# What says the same as layer_types, in a file that has it.
+_PATTERNS = (
+    *("sliding_window_pattern", "max_window_layers", "no_rope_layers", "no_rope_layer_interval"),
+    *("attention_types", "attention_layers"),
+)
+
 COUNT_IT = "mfu-torch count CONFIG.json counts any model of transformers"
 
 # Families in which each head has a key and a value of its own, and no field says so.
 _UNGROUPED = ("gpt2", "gpt_neo", "gptj", "codegen", "gpt_neox", "bloom", "opt", "mpt")
+
+# Families whose heads together are as wide as the hidden size, whatever head_dim says.
+_FILLED = ("helium", "olmoe")
 
 # Families in which sliding windows have to be switched on.
 _SWITCHED = ("qwen2", "qwen3", "smollm3", "qwen2_moe", "qwen3_moe")
@@ -44,6 +53,11 @@ def _plain(fields: Fields, hidden: int, heads: int) -> Callable[[Mask], Attentio
                 "or a head_dim"
             )
         head_dim = hidden // heads
+    if fields.kind in _FILLED and heads * head_dim != hidden:
+        raise fields.error(
+            f"{heads} heads of {head_dim} are not hidden_size, {hidden}; expected that of a "
+            f"{fields.kind}"
+        )
     return lambda mask: Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, mask=mask)
 
 
@@ -107,10 +121,12 @@ def masks(fields: Fields, family: Family, layers: int) -> tuple[Mask, ...]:
 def _types(fields: Fields, family: Family, layers: int, window: int | None) -> tuple[str, ...]:
     given = fields.texts("layer_types", layers)
     if given is not None:
+        fields.asked.update(_PATTERNS)
         return given
     if fields.kind == "llama4_text":
         return _of_llama4(fields, layers)
     if fields.kind == "gpt_neo" and fields.has("attention_types"):
+        fields.asked.add("attention_layers")  # the same once more, layer by layer
         return _of_gpt_neo(fields, layers)
     if window is None or (family.full_every == 1 and fields.kind not in _SWITCHED):
         return ("full_attention",) * layers

@@ -42,11 +42,13 @@ class Reader(Record, frozen=True, kw_only=True):
         read: From fields to the architecture.
         defaults: Of transformers, for fields that a file lacks.
         names: Its own names of fields.
+        deaf: Common names that its class does not read.
     """
 
     read: Read
     defaults: Defaults = msgspec.field(default_factory=dict)
     names: Names = msgspec.field(default_factory=dict)
+    deaf: tuple[str, ...] = ()
 
 
 def _of_decoder(family: Family) -> Reader:
@@ -54,12 +56,14 @@ def _of_decoder(family: Family) -> Reader:
         read=lambda fields: read_decoder(fields, family),
         defaults=family.defaults,
         names=family.names,
+        deaf=family.deaf,
     )
 
 
 _BERT: Defaults = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2,
+    "tie_word_embeddings": True,
 }  # fmt: skip
 _T5: Defaults = {
     "vocab_size": 32128, "hidden_size": 512, "d_kv": 64, "d_ff": 2048, "num_hidden_layers": 6,
@@ -69,6 +73,7 @@ _T5_NAMES: Names = {
     "hidden_size": ("d_model",),
     "num_hidden_layers": ("num_layers",),
     "num_attention_heads": ("num_heads",),
+    "d_kv": ("d_kv", "head_dim"),
 }
 _BART: Defaults = {
     "vocab_size": 50265, "hidden_size": 1024, "encoder_layers": 12, "decoder_layers": 12,
@@ -98,13 +103,14 @@ READERS: dict[str, Reader] = {
             "hidden_size": ("dim",), "num_hidden_layers": ("n_layers",),
             "num_attention_heads": ("n_heads",), "intermediate_size": ("hidden_dim",),
         },
+        deaf=("intermediate_size",),
     ),
     "modernbert": Reader(
         read=read_modernbert,
         defaults={
             "vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152,
             "num_hidden_layers": 22, "num_attention_heads": 12, "local_attention": 128,
-            "global_attn_every_n_layers": 3, "decoder_bias": True,
+            "global_attn_every_n_layers": 3, "decoder_bias": True, "tie_word_embeddings": True,
         },
     ),
     "vit": Reader(
@@ -132,7 +138,7 @@ READERS: dict[str, Reader] = {
             "vocab_size": 51865, "num_mel_bins": 80, "encoder_layers": 4, "decoder_layers": 4,
             "encoder_attention_heads": 6, "decoder_attention_heads": 6, "hidden_size": 384,
             "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "max_source_positions": 1500,
-            "max_target_positions": 448,
+            "max_target_positions": 448, "tie_word_embeddings": True,
         },
         names={"hidden_size": ("d_model",)},
     ),
@@ -171,6 +177,7 @@ READERS: dict[str, Reader] = {
             "mamba_d_state": 256, "mamba_chunk_size": 256,
         },
         names={"num_experts": ("num_local_experts",), "layer_types": ("layers_block_type",)},
+        deaf=("num_experts",),
     ),
     "nemotron_h": Reader(
         read=read_nemotron_h,
@@ -183,10 +190,12 @@ READERS: dict[str, Reader] = {
             "moe_shared_expert_intermediate_size": 7688,
         },
         names={
-            "num_experts": ("n_routed_experts",), "layer_types": ("layers_block_type",),
+            "num_experts": ("n_routed_experts", "num_local_experts"),
+            "layer_types": ("layers_block_type",),
             "n_groups": ("mamba_n_groups",), "conv_kernel": ("mamba_d_conv",),
             "chunk_size": ("mamba_chunk_size",), "use_conv_bias": ("mamba_conv_bias",),
         },
+        deaf=("num_experts",),
     ),
     "qwen3_next": Reader(
         read=read_qwen3_next,

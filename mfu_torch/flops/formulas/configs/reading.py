@@ -8,13 +8,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs.described import Described, ModelError
 from mfu_torch.flops.formulas.configs.fields import Fields
 from mfu_torch.flops.formulas.configs.layers import COUNT_IT
+from mfu_torch.flops.formulas.configs.lengths import max_seq_of
 from mfu_torch.flops.formulas.configs.predictors import with_further_tokens
 from mfu_torch.flops.formulas.configs.readers import READERS
+from mfu_torch.flops.formulas.configs.unread import unread_notes
+from mfu_torch.flops.formulas.decoder import Decoder
 from mfu_torch.flops.formulas.encoders import Encoder
+from mfu_torch.records import Record
+
+Notes = tuple[str, ...]
+
+_FIELD = "tie_word_embeddings"
+_NO_WORD_OF_TYING = (
+    "whether the head is the embedding is not in the file; read with a head of its own"
+)
 
 _NOT_OF_TRANSFORMERS = ("palm",)
 
@@ -48,17 +61,20 @@ _SAME_AS = {
 }
 
 
-def read_config(config: str | Path | Mapping[str, Any], *, mtp: bool = False) -> Described:
+def read_config(
+    config: str | Path | Mapping[str, Any], *, mtp: bool = False, image: int | None = None
+) -> Described:
     """The architecture that a config describes.
 
     Args:
         config: A ``config.json``, the folder that holds it, or its fields.
         mtp: With the layers that predict further tokens (DeepSeek-V3), which transformers leaves
             out.
+        image: Pixels of a side, in place of the config's.
 
     Raises:
-        ModelError: If there is no such file, it is no config of a family that is known here, or
-            its sizes make no model.
+        ModelError: If there is no such file, it is no config of a family that is known here, its
+            sizes make no model, or an ``image`` is given for a model without any.
     """
     if not isinstance(config, (str, Path, Mapping)):
         raise ModelError(f"a config is a path or fields; {type(config).__name__} was given")
@@ -69,8 +85,17 @@ def read_config(config: str | Path | Mapping[str, Any], *, mtp: bool = False) ->
         name, where, values = path.parent.name or path.name, str(path), _read(path)
         if path.name != "config.json":
             name = path.stem
-    model, notes = _architecture(where, values, mtp=mtp)
-    return Described(name=name, model=model, seq=None, source=where, notes=tuple(notes))
+    read = _architecture(
+        where, values if image is None else _with_image(where, values, image), mtp=mtp
+    )
+    return Described(
+        name=name,
+        model=read.model,
+        seq=None,
+        max_seq=read.max_seq,
+        source=where,
+        notes=read.notes,
+    )
 
 
 def _file(path: Path) -> Path:
@@ -101,9 +126,24 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
+def _with_image(where: str, values: Mapping[str, Any], image: int) -> Mapping[str, Any]:
+    if values.get("model_type") != "vit":
+        raise ModelError(
+            f"{where}: image is {image!r}, and a {str(values.get('model_type'))[:40]} takes none; "
+            "expected a vit, or leave image out"
+        )
+    return {**values, "image_size": image}
+
+
+class _Read(Record, frozen=True, kw_only=True):
+    model: Architecture
+    max_seq: int | None
+    notes: tuple[str, ...]
+
+
 def _architecture(
     where: str, values: Mapping[str, Any], *, mtp: bool, is_nested: bool = False
-) -> tuple[Architecture, list[str]]:
+) -> _Read:
     kind = values.get("model_type")
     if not isinstance(kind, str):
         raise ModelError(
@@ -118,6 +158,7 @@ def _architecture(
         {**values, "model_type": _SAME_AS.get(kind, kind)},
         defaults=reader.defaults,
         names=reader.names,
+        deaf=reader.deaf,
         is_nested=is_nested,
     )
     model, notes = with_further_tokens(fields, reader.read(fields), wanted=mtp)
@@ -128,12 +169,12 @@ def _architecture(
         notes.append(
             "not in the file, so as transformers has it by default: " + ", ".join(fields.absent)
         )
-    return model, [*fields.notes, *notes]
+    most = max_seq_of(fields)
+    notes += unread_notes(kind, values, fields)
+    return _Read(model=model, max_seq=most, notes=(*fields.notes, *notes))
 
 
-def _of_a_part(
-    where: str, values: Mapping[str, Any], kind: str, *, mtp: bool
-) -> tuple[Architecture, list[str]]:
+def _of_a_part(where: str, values: Mapping[str, Any], kind: str, *, mtp: bool) -> _Read:
     for name in _TEXT_PARTS:
         part = values.get(name)
         if not isinstance(part, Mapping) or kind == part.get("model_type"):
@@ -141,15 +182,20 @@ def _of_a_part(
         own = part.get("model_type", _TEXT_TYPES.get(kind))
         if not isinstance(own, str):
             raise ModelError(f"{where}: {name} has no model_type; {COUNT_IT}")
-        shared = {k: values[k] for k in ("tie_word_embeddings",) if k in values}
-        model, notes = _architecture(
-            where, {**shared, **part, "model_type": own}, mtp=mtp, is_nested=True
-        )
-        return model, [_alone(kind), *notes]
+        inner = {**part, "model_type": own}
+        # Written at the top, in the text part, or both; transformers shares them if either says so.
+        tied = [each[_FIELD] for each in (values, part) if _FIELD in each]
+        if tied:
+            inner[_FIELD] = next((each for each in tied if each is not False), False)
+        read = _architecture(where, inner, mtp=mtp, is_nested=True)
+        if not tied and isinstance(read.model, Decoder) and not read.model.is_tied:
+            read = _with_notes(read, after=(_NO_WORD_OF_TYING,))
+        return _with_notes(read, before=(_alone(kind),))
     if kind in _TEXT_TYPES and "hidden_size" in values:  # before transformers 4.52
-        fields = {**values, "model_type": _TEXT_TYPES[kind]}
-        model, notes = _architecture(where, fields, mtp=mtp)
-        return model, [_alone(kind), *notes]
+        # What belongs to the other parts is not what the text's family leaves unread.
+        fields = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
+        read = _architecture(where, {**fields, "model_type": _TEXT_TYPES[kind]}, mtp=mtp)
+        return _with_notes(read, before=(_alone(kind),))
     known = sorted(set(READERS) - set(_NOT_OF_TRANSFORMERS))
     near = difflib.get_close_matches(kind, known, 3)
     raise ModelError(
@@ -161,3 +207,7 @@ def _of_a_part(
 
 def _alone(kind: str) -> str:
     return f"the text part of a {kind} alone: nothing else of it is in here"
+
+
+def _with_notes(read: _Read, *, before: Notes = (), after: Notes = ()) -> _Read:
+    return msgspec.structs.replace(read, notes=(*before, *read.notes, *after))

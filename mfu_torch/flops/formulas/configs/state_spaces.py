@@ -195,12 +195,13 @@ def mamba2_of(
 def _attention(fields: Fields, hidden: int) -> Attention:
     heads = fields.size("num_attention_heads")
     kv_heads = fields.optional("num_key_value_heads") or heads
-    if heads % kv_heads or hidden % heads:
+    each = fields.optional("head_dim")
+    if heads % kv_heads or (each is None and hidden % heads):
         raise fields.error(
             f"{heads} attention heads, {kv_heads} key and value heads, hidden size {hidden}; "
             "expected each to divide the other"
         )
-    return Attention(heads=heads, kv_heads=kv_heads, head_dim=hidden // heads)
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=each or hidden // heads)
 
 
 def _period(fields: Fields, name: str) -> tuple[int, int]:

@@ -29,6 +29,8 @@ from mfu_torch.records import Record
 Cell = Literal["lstm", "gru", "rnn"]
 """What a recurrent layer consists of."""
 
+MOST_LAYERS = 10_000
+
 GATES: dict[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
 """Gates of each cell."""
 
@@ -67,6 +69,8 @@ class Recurrent(Record, frozen=True, kw_only=True):
             raise ValueError(f"cell is {self.cell!r}; expected one of {', '.join(GATES)}")
         for name in ("inputs", "hidden", "layers"):
             whole(name, getattr(self, name))
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"layers is {self.layers}; expected at most {MOST_LAYERS}")
         none_or_whole(self, "projection", "vocab", "outputs")
         if self.projection and (self.cell != "lstm" or self.projection >= self.hidden):
             raise ValueError(
@@ -140,3 +144,114 @@ class Recurrent(Record, frozen=True, kw_only=True):
             embedding=self.vocab * self.inputs,
             others=(biases if self.has_bias else 0) + self.outputs,
         )
+
+
+def lstm(
+    *,
+    inputs: int,
+    hidden: int,
+    layers: int = 1,
+    is_bidirectional: bool = False,
+    projection: int = 0,
+    vocab: int = 0,
+    outputs: int = 0,
+    has_bias: bool = True,
+) -> Recurrent:
+    """An LSTM, as ``torch.nn.LSTM``.
+
+    Args:
+        inputs: i of the first layer.
+        hidden: n.
+        layers: L.
+        is_bidirectional: Whether each layer runs in both directions.
+        projection: p; 0: none.
+        vocab: As in :class:`Recurrent`.
+        outputs: As in :class:`Recurrent`.
+        has_bias: As in :class:`Recurrent`.
+
+    Raises:
+        ValueError: If a size is no whole number above 0.
+    """
+    return Recurrent(
+        cell="lstm",
+        inputs=inputs,
+        hidden=hidden,
+        layers=layers,
+        is_bidirectional=is_bidirectional,
+        projection=projection,
+        vocab=vocab,
+        outputs=outputs,
+        has_bias=has_bias,
+    )
+
+
+def gru(
+    *,
+    inputs: int,
+    hidden: int,
+    layers: int = 1,
+    is_bidirectional: bool = False,
+    vocab: int = 0,
+    outputs: int = 0,
+    has_bias: bool = True,
+) -> Recurrent:
+    """A GRU, as ``torch.nn.GRU``.
+
+    Args:
+        inputs: i of the first layer.
+        hidden: n.
+        layers: L.
+        is_bidirectional: Whether each layer runs in both directions.
+        vocab: As in :class:`Recurrent`.
+        outputs: As in :class:`Recurrent`.
+        has_bias: As in :class:`Recurrent`.
+
+    Raises:
+        ValueError: If a size is no whole number above 0.
+    """
+    return Recurrent(
+        cell="gru",
+        inputs=inputs,
+        hidden=hidden,
+        layers=layers,
+        is_bidirectional=is_bidirectional,
+        vocab=vocab,
+        outputs=outputs,
+        has_bias=has_bias,
+    )
+
+
+def rnn(
+    *,
+    inputs: int,
+    hidden: int,
+    layers: int = 1,
+    is_bidirectional: bool = False,
+    vocab: int = 0,
+    outputs: int = 0,
+    has_bias: bool = True,
+) -> Recurrent:
+    """A plain recurrent network, as ``torch.nn.RNN``.
+
+    Args:
+        inputs: i of the first layer.
+        hidden: n.
+        layers: L.
+        is_bidirectional: Whether each layer runs in both directions.
+        vocab: As in :class:`Recurrent`.
+        outputs: As in :class:`Recurrent`.
+        has_bias: As in :class:`Recurrent`.
+
+    Raises:
+        ValueError: If a size is no whole number above 0.
+    """
+    return Recurrent(
+        cell="rnn",
+        inputs=inputs,
+        hidden=hidden,
+        layers=layers,
+        is_bidirectional=is_bidirectional,
+        vocab=vocab,
+        outputs=outputs,
+        has_bias=has_bias,
+    )

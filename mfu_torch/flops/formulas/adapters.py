@@ -23,6 +23,8 @@ from typing import Literal
 
 import msgspec
 
+from mfu_torch.flops.formulas.architecture import Architecture
+from mfu_torch.flops.formulas.configs.described import undescribed
 from mfu_torch.flops.formulas.decoder import Block, Decoder, Parameters
 from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention, Part
@@ -38,7 +40,8 @@ class LoRA(Record, frozen=True, kw_only=True):
     """The training of a decoder's adapters.
 
     Attributes:
-        model: The frozen model: layers of attention and MLPs.
+        model: The frozen model, a :class:`Decoder` of attention, MLPs and experts; also one that is
+            described.
         rank: r.
         targets: Names of the linear layers that have a detour: ``q``, ``k``, ``v``, ``o``,
             ``gate``, ``up``, ``down``, ... Experts and their router stay frozen.
@@ -46,31 +49,45 @@ class LoRA(Record, frozen=True, kw_only=True):
 
     Raises:
         ValueError: If the rank is no whole number above 0, no layer that can be adapted has such a
-            name, or the model has other parts (state spaces), or layers that predict further
-            tokens.
+            name, or the model is no decoder, has other parts (state spaces), or layers that
+            predict further tokens.
     """
 
-    model: Decoder
+    model: Architecture
     rank: int
     targets: tuple[str, ...] = ("q", "v")
     input_gradient: bool = False
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "model", undescribed(self.model))
         whole("rank", self.rank)
+        if not isinstance(self.input_gradient, bool):
+            raise TypeError(f"input_gradient is {self.input_gradient!r}; expected true or false")
         if isinstance(self.targets, str):
             raise ValueError(f"targets is {self.targets!r}; expected a tuple of names")
-        names = {w.name for _, w in self.model.linears() if w.role == "linear" and w.stored == 1}
+        names = {w.name for _, w in self.decoder.linears() if w.role == "linear" and w.stored == 1}
         if not self.targets or (unknown := set(self.targets) - names):
             seen = ", ".join(sorted(unknown)) if self.targets else "empty"
             raise ValueError(f"targets: {seen}; expected some of {', '.join(sorted(names))}")
-        for block in self.model.blocks:
+        for block in self.decoder.blocks:
             for part in block.parts:
                 if not isinstance(part, Attention | LatentAttention | MLP | Experts):
                     raise ValueError(
                         f"the model has {type(part).__name__}; expected attention, MLPs and experts"
                     )
-        if self.model.mtp:
+        if self.decoder.mtp:
             raise ValueError("the model predicts further tokens; expected one without mtp")
+
+    @property
+    def decoder(self) -> Decoder:
+        """The frozen model.
+
+        Raises:
+            ValueError: If it is another architecture.
+        """
+        if not isinstance(self.model, Decoder):
+            raise ValueError(f"model is of kind {type(self.model).__name__}; expected a Decoder")
+        return self.model
 
     @property
     def per(self) -> Literal["token"]:
@@ -82,7 +99,7 @@ class LoRA(Record, frozen=True, kw_only=True):
         """Parameters of the adapters: r (i + o) of each."""
         return sum(
             count * self.rank * (linear.inputs + linear.outputs)
-            for count, linear in self.model.linears()
+            for count, linear in self.decoder.linears()
             if linear.name in self.targets
         )
 
@@ -110,7 +127,7 @@ class LoRA(Record, frozen=True, kw_only=True):
         sequences = Sequences.of(batch, seq, lengths)
         terms: list[Term] = []
         is_live = self.input_gradient
-        for block in self.model.blocks:
+        for block in self.decoder.blocks:
             left = block.count
             while left:
                 layer, after = self._layer(block, sequences, attention, is_live)
@@ -118,9 +135,9 @@ class LoRA(Record, frozen=True, kw_only=True):
                 equal = left if after == is_live else 1
                 terms += times(equal, layer)
                 left, is_live = left - equal, after
-        if self.model.has_head:
+        if self.decoder.has_head:
             # Frozen, behind an adapter in any case: one product backward, its input's gradient.
-            head = self.model.head.term(sequences.tokens, in_layer=False, input_gradient=False)
+            head = self.decoder.head.term(sequences.tokens, in_layer=False, input_gradient=False)
             terms.append(head)
         return ClosedForm(terms=added(terms))
 
@@ -140,7 +157,7 @@ class LoRA(Record, frozen=True, kw_only=True):
         self, part: Part, sequences: Sequences, rule: PairRule, is_live: bool
     ) -> tuple[list[Term], bool]:
         """The terms of a part whose input needs a gradient or not; whether it has an adapter."""
-        linears = part.linears(self.model.hidden)
+        linears = part.linears(self.decoder.hidden)
         adapted = {linear.name for linear in linears}.intersection(self.targets)
         live = [
             is_live or bool(adapted.intersection(_before(linear, linears))) for linear in linears
@@ -160,6 +177,28 @@ class LoRA(Record, frozen=True, kw_only=True):
             up = Linear(name=f"{linear.name}_b", inputs=self.rank, outputs=linear.outputs)
             terms += [down.term(tokens, input_gradient=is_live), up.term(tokens)]
         return terms
+
+
+def lora(
+    model: Architecture,
+    *,
+    rank: int = 16,
+    targets: Iterable[str] = ("q", "v"),
+    input_gradient: bool = False,
+) -> LoRA:
+    """The training of adapters of a decoder: ``lora(model_of("llama-3-8b"), rank=16)``.
+
+    Args:
+        model: The frozen model: a :class:`Decoder`, or one that is described.
+        rank: r.
+        targets: As in :class:`LoRA`.
+        input_gradient: As in :class:`LoRA`.
+
+    Raises:
+        ValueError: As :class:`LoRA` does.
+    """
+    names = targets if isinstance(targets, str) else tuple(targets)
+    return LoRA(model=model, rank=rank, targets=names, input_gradient=input_gradient)  # type: ignore[arg-type]
 
 
 def _before(linear: Linear, linears: tuple[Linear, ...]) -> set[str]:
