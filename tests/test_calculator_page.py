@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -34,6 +35,20 @@ def test_a_command_of_the_page_prints_what_is_below_it(
 
 def test_the_page_shows_every_exit_code() -> None:
     assert {main(shlex.split(command)[1:]) for command, _, _ in SHOWN} == {0, 1, 2}
+
+
+HFUS = re.findall(r"^\| `(--\S+ \S+)` \| (\d\d\.\d\d %) \|", PAGE, re.MULTILINE)
+RUN = next(command for command, _, _ in SHOWN if command.endswith(" --recompute full"))
+
+
+@pytest.mark.parametrize(("given", "hfu"), HFUS)
+def test_each_hfu_of_one_run_is_what_is_printed(
+    given: str, hfu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RUN.removesuffix("--recompute full") + given
+    assert main(shlex.split(run)[1:]) == 0
+    assert f"  HFU                   {hfu}\n" in capsys.readouterr().out
+    assert len(HFUS) == 5
 
 
 def test_the_figures_in_the_text_are_right() -> None:

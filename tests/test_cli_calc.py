@@ -181,7 +181,7 @@ def test_a_plan_finds_the_devices_and_their_price(
     )
     assert code == 0
     # 481.43e9 x 15e12 / (60 x 86400 x 0.4 x 989.4e12) = 3519.9
-    assert value_of(out, "devices") == "3,520 (exactly 3,519.91) <- solved for"
+    assert value_of(out, "devices") == "3,520 (exactly 3,519.91, at 40.00 %) <- solved for"
     assert value_of(out, "15T tokens") == "60 days on 3,520 devices, 5.069M device-hours"
     assert "costs 12,672,000.00" in out  # 3520 x 60 x 24 x 2.50
     assert "datasheet: NVIDIA H100" in out
@@ -353,7 +353,7 @@ def test_input_that_is_missing_or_contradicts_itself_is_one_line(
 def test_a_flag_that_does_not_exist_is_2_as_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = printed(capsys, "--parsecs", "12")
     assert code == 2
-    assert "unrecognized arguments" in err
+    assert "--parsecs is no flag, did you mean --params" in err
 
 
 def test_the_help_explains_its_groups_with_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -286,3 +286,11 @@ def test_the_summary_in_json_does_not_grow_with_equal_layers(
         path.write_text(json.dumps(LLAMA | {"num_hidden_layers": layers}), encoding="utf-8")
         said.append(len(out_of(capsys, str(path), "--seq", "8", "--json").splitlines()))
     assert said[0] == said[1]
+
+
+def test_a_known_name_is_no_config_and_the_calculator_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["count", "llama-3-8b"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "mfu-torch calc --model llama-3-8b" in err

@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_1(capsys: pytest.CaptureFixture[str]) -> None:
         *("--micro-batches", "1"),
     )
     assert code == 1
-    assert "does not fit 85.9 GB" in out
+    assert "does not fit 85.9 GB (80 GiB)" in out
 
 
 def test_everything_can_be_given(capsys: pytest.CaptureFixture[str], config: str) -> None:
@@ -124,12 +124,14 @@ def test_everything_can_be_given(capsys: pytest.CaptureFixture[str], config: str
         (("--efficiency", "70"), "--efficiency:"),
         (("--intra-node-bandwidth", "fast"), "--intra-node-bandwidth:"),
         (("--zero", "4"), "--zero: '4' is no level; expected 0, 1, 2 or 3"),
-        (("--recompute", "some"), "recompute is 'some'; expected one of none, selective, full"),
-        (("--overlap", "tp,all"), "overlap is 'all'; expected one of"),
+        (("--recompute", "some"), "--recompute is 'some'; expected one of none, selective, full"),
+        (("--overlap", "tp,all"), "--overlap is 'all'; expected one of"),
         (("--convention", "mine"), "'mine' is no convention"),
         (("--convention", "megatron"), "megatron counts hardware FLOPs"),
         (("--device", "h100"), "share"),
-        (("--device", "no-such-device"), "no-such-device"),
+        (("--device", "no-such-device"), "give another --device or --dtype"),
+        (("--order", "pp-tp"), "--order is 'pp-tp'"),
+        (("--attention", "flash"), "--attention is 'flash'; expected one of fused, unfused"),
         (("--device", "h200-sxm"), "give the share of the peak (--efficiency 0.8)"),
         (("--dtype", "int3"), "int3"),
     ],
@@ -205,3 +207,83 @@ def test_a_model_that_nobody_knows_is_2(capsys: pytest.CaptureFixture[str]) -> N
     code, _, err = printed(capsys, *spread("no-such-model"))
     assert code == 2
     assert err.count("\n") == 1
+
+
+def test_the_output_itself_says_that_published_runs_took_longer(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    code, out, _ = printed(capsys, *spread(config))
+    assert code == 0
+    assert "12 to 92 % longer than planned" in " ".join(out.split())
+    assert "docs/planning.md" in out
+    assert max(map(len, out.splitlines())) <= 100
+    _, out, _ = printed(capsys, *spread(config), "--json")
+    assert "docs/planning.md" in json.loads(out)["expected"]
+
+
+def test_sizes_are_planned_as_well(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    sizes = "layers=16 hidden=1024 heads=16 kv_heads=4 ffn=4096 vocab=32768"
+    code, out, _ = printed(capsys, *spread(sizes), "--json")
+    assert code == 0
+    _, same, _ = printed(capsys, *spread(config), "--json")
+    found, expected = json.loads(out)["model_flops"], json.loads(same)["model_flops"]
+    assert found == expected
+
+
+def test_a_flag_without_its_value_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, "gpt3-175b", "--gpus")
+    assert (code, out) == (2, "")
+    assert err == (
+        "mfu-torch plan: argument --gpus: expected one argument; mfu-torch plan --help has the "
+        "flags\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [("--efficiency", "1e-300"), ("--inter-node-latency", "1e300"), ("--seq", "1e15")]
+)
+def test_absurd_inputs_make_no_rows_of_digits(
+    capsys: pytest.CaptureFixture[str], config: str, more: tuple[str, str]
+) -> None:
+    _, out, err = printed(capsys, *spread(config, *more))
+    assert err == "" and max(map(len, out.splitlines())) <= 100
+    assert "0" * 20 not in out and "0.00 %" not in out
+
+
+def test_more_tokens_than_positions_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("gpt2", "--device", "h100-sxm", "--gpus", "1", "--micro-batches", "1", "--seq", "4096")
+    _, out, _ = printed(capsys, *run)
+    assert "4096 tokens are beyond the 1024 positions of gpt2" in out
+
+
+def test_the_sequences_of_a_step_stand_for_its_micro_batches(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    run = (config, "--device", "h100-sxm", "--gpus", "64", "--tp", "4", "--seq", "2048", "--json")
+    # dp 16: 512 sequences are 16 micro-batches of 2
+    size = ("--micro-batch-size", "2")
+    _, by_batch, _ = printed(capsys, *run, *size, "--batch", "512")
+    _, by_number, _ = printed(capsys, *run, *size, "--micro-batches", "16")
+    assert by_batch == by_number and json.loads(by_batch)["layout"]["global_batch"] == 512
+    code, _, err = printed(capsys, *run, *size, "--batch", "500")
+    assert code == 2 and "--batch 500 is no multiple of dp 16 x micro-batches of 2, 32" in err
+    code, _, err = printed(capsys, *run, "--batch", "512", "--micro-batches", "3")
+    assert code == 2 and "--batch 512 is not 3 micro-batches x dp 16" in err
+    code, _, err = printed(capsys, *run)
+    assert code == 2 and "--micro-batches 64, or the sequences of a step, --batch" in err
+
+
+def test_fsdp_is_zero_3(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    _, fsdp, _ = printed(capsys, *spread(config, "--fsdp"))
+    _, zero, _ = printed(capsys, *spread(config, "--zero", "3"))
+    assert fsdp == zero and "hidden beside compute" in fsdp
+    code, _, err = printed(capsys, *spread(config, "--fsdp", "--zero", "1"))
+    assert code == 2 and "--fsdp is --zero 3, and --zero is 1" in err
+
+
+def test_a_misspelt_flag_is_one_line_with_the_one_that_is_near(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    code, out, err = printed(capsys, *spread(config, "--micro-batch-sise", "2"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--micro-batch-sise is no flag, did you mean --micro-batch-size" in err

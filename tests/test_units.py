@@ -269,8 +269,12 @@ def test_what_is_no_such_quantity_is_refused_in_one_line(
     ("read", "text", "says"),
     [
         (parse_share, "40", 'expected "40 %" or 0.40'),
+        (parse_share, "1.4", 'expected "1.4 %" or 0.014'),
+        (parse_count, "70e", "ends in its exponent"),  # 70e9, no 70 exa
         (parse_share, "101 %", "up to 100 %"),
-        (parse_whole, "8k", "e.g. 8192"),  # 8000 or 8192
+        (parse_whole, "8k", "may be 8000 or 8192; expected the number itself"),
+        (parse_whole, "0", "expected a whole number from 1 on"),
+        (parse_days, "0", "e.g. 60 (days)"),
         (parse_whole, "1.5", "no whole number"),
         (parse_seconds, "5 m", '"350 ms" or "2 h"'),  # minutes or months
         (parse_flops, "2 TFLOP/s", '"2.4 PFLOP"'),
@@ -289,9 +293,16 @@ def test_what_may_mean_two_things_is_refused(
     assert says in str(refused.value)
 
 
+def test_a_time_beyond_all_clocks_is_no_row_of_digits() -> None:
+    assert seconds(1e300) == "1e+300 s" and seconds(2.5e-13) == "2.5e-13 s"
+    assert seconds(9.9e8) == "275000 h 00 min" and seconds(1e-12) == "0.00100 ns"
+
+
 def test_the_rate_of_one_device_is_read_where_it_is_asked_for() -> None:
     assert parse_per_s("866.77 tok/s/GPU", per_device=True) == 866.77
     assert parse_per_s("866.77", per_device=True) == 866.77
+    assert parse_per_s("24.5 t/s") == 24.5 and parse_per_s("2k t/s") == 2000  # no tera
+    assert parse_per_s("15T tokens/day") == 15e12 / 86400
     assert parse_per_s("1.5k images/s", "samples") == 1500
 
 

@@ -35,11 +35,15 @@ class Answer(Record, frozen=True, kw_only=True):
     Attributes:
         solved_for: Which term was not given; ``nothing`` where all were, and agree.
         work: What one unit of throughput costs.
-        mfu: ``None`` where the convention counts hardware FLOPs.
+        mfu: Of this throughput on these devices; ``None`` where the convention counts hardware
+            FLOPs.
         hfu: ``None`` where nothing says what is computed again.
         devices: How many; where they are solved for, the next whole number.
+        devices_known: Whether their number was given or found; else all totals are those of one.
         devices_exact: What the equation gives, where they are solved for.
-        mfu_at_devices: The share that the whole number of devices needs for the same throughput.
+        share_asked: The MFU or HFU that they were solved for; ``mfu`` is that of the next whole
+            number, which needs less.
+        units_per_s_at_asked: What so many reach at ``share_asked``.
         peak: Of one device; provenance ``derived`` where it is solved for.
         cluster_peak_flops_per_s: Of all devices.
         units_per_s: Throughput in units of ``work``.
@@ -50,7 +54,7 @@ class Answer(Record, frozen=True, kw_only=True):
         tokens_per_s_per_device: Of each.
         samples_per_s: Of all devices.
         per: What the next two are for a million of: tokens or, where their number is not known,
-            samples, or steps.
+            samples, steps or FLOPs.
         device_hours_per_million: Of all devices together.
         cost_per_million: The same in money; ``None`` without a price.
         budget: ``None`` where none was asked for.
@@ -65,8 +69,10 @@ class Answer(Record, frozen=True, kw_only=True):
     mfu: float | None
     hfu: float | None
     devices: int
+    devices_known: bool
     devices_exact: float | None
-    mfu_at_devices: float | None
+    share_asked: float | None
+    units_per_s_at_asked: float | None
     peak: Peak
     cluster_peak_flops_per_s: float
     units_per_s: float

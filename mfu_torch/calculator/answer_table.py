@@ -9,9 +9,11 @@ from mfu_torch.calculator.answer import Answer, Budget
 from mfu_torch.calculator.slips import TINY
 from mfu_torch.calculator.work import Work
 from mfu_torch.records import Peak
-from mfu_torch.units import count_text, margin, percent_exact, scaled, seconds
+from mfu_torch.units import bytes_, count_text, margin, percent_exact, scaled, seconds
 
-_WIDTH = 100
+WIDTH = 100
+"""Of all text: no line is longer."""
+
 _LABEL = 24
 _SOLVED = " <- solved for"
 
@@ -28,7 +30,7 @@ def field(label: str, text: str) -> str:
     """A label and what stands beside it, wrapped."""
     return textwrap.fill(
         f"{label:{_LABEL - 2}}{text}",
-        _WIDTH,
+        WIDTH,
         initial_indent="  ",
         subsequent_indent=" " * _LABEL,
         break_long_words=False,
@@ -43,6 +45,14 @@ def amount(value: float) -> str:
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def memory_text(value: float) -> str:
+    """``"85.9 GB (80 GiB)"``: bytes are counted by the first, devices are named by the second."""
+    gib = value / 2**30
+    if gib < 1 or abs(gib - round(gib)) > 1e-6:
+        return bytes_(value)
+    return f"{bytes_(value)} ({round(gib):,} GiB)"
 
 
 def peak_text(peak: Peak) -> str:
@@ -69,7 +79,8 @@ def flops_text(work: Work) -> str:
 def _given(answer: Answer) -> Iterator[str]:
     work = answer.work
     yield f"{work.of}{'' if work.training else ', inference'}"
-    yield field("FLOPs", flops_text(work))
+    if work.unit != "FLOP":
+        yield field("FLOPs", flops_text(work))
     if work.formula:
         yield field(
             "convention", f"{work.convention}: {work.formula}; leaves out {work.leaves_out}"
@@ -82,7 +93,12 @@ def _given(answer: Answer) -> Iterator[str]:
     if exact is None:
         yield field("devices", f"{answer.devices:,}")
     else:
-        yield field("devices", f"{answer.devices:,} (exactly {exact:,.2f}){_SOLVED}")
+        at = f", at {percent_exact(answer.share_asked)}" if answer.share_asked else ""
+        yield field("devices", f"{answer.devices:,} (exactly {_exactly(exact)}{at}){_SOLVED}")
+
+
+def _exactly(devices: float) -> str:
+    return f"{devices:,.2f}" if devices >= 0.01 else f"{devices:.2g}"
 
 
 def _found(answer: Answer) -> Iterator[str]:
@@ -95,17 +111,21 @@ def _found(answer: Answer) -> Iterator[str]:
     for name, share in (("MFU", answer.mfu), ("HFU", answer.hfu)):
         if share is not None:
             yield field(name, f"{percent_exact(share)}{_remark(share, answer.work)}")
-    if answer.mfu_at_devices is not None:
-        whole = percent_exact(answer.mfu_at_devices)
-        if whole != percent_exact(_share(answer)):
-            yield field("", f"{whole} is enough on {answer.devices:,} devices")
+    yield from _at_asked(answer)
     yield from _throughput(answer)
 
 
-def _share(answer: Answer) -> float:
-    share = answer.mfu if answer.mfu is not None else answer.hfu
-    assert share is not None  # one of them is what the convention counts
-    return share
+def _at_asked(answer: Answer) -> Iterator[str]:
+    """Figures are of the throughput that was asked for; beside them, what the devices can do."""
+    share, rate = answer.share_asked, answer.units_per_s_at_asked
+    if share is None or rate is None or f"{rate:.4g}" == f"{answer.units_per_s:.4g}":
+        return
+    unit = _ARE.get(answer.work.unit, answer.work.unit)
+    yield field(
+        "",
+        f"enough for the throughput below; at {percent_exact(share)} so many devices reach "
+        f"{amount(rate)} {unit}/s",
+    )
 
 
 def _remark(share: float, work: Work) -> str:
@@ -126,29 +146,27 @@ def _throughput(answer: Answer) -> Iterator[str]:
         yield field("samples/s", f"{amount(answer.samples_per_s)}{solved}")
     if answer.step_s is not None:
         solved = mark if answer.work.unit == "step" else ""
-        yield field("time of a step", f"{_time(answer.step_s)}{solved}")
-
-
-def _time(value: float) -> str:
-    # Of years seconds() has too many digits, below a nanosecond none.
-    return seconds(value) if 1e-10 < value < 1e9 else f"{value:.3g} s"
+        yield field("time of a step", f"{seconds(answer.step_s)}{solved}")
 
 
 def _costs(answer: Answer) -> Iterator[str]:
+    if answer.per == "FLOP":
+        return
     units = _ARE[answer.per]
     each = f"{amount(answer.device_hours_per_million)} for a million {units}"
     yield field("device-hours", each)
     if answer.cost_per_million is not None:
         yield field("cost", f"{amount(answer.cost_per_million)} for a million {units}")
     if answer.budget is not None:
-        yield from _budget(answer.budget, answer.devices)
+        yield from _budget(answer.budget, answer.devices if answer.devices_known else None)
 
 
-def _budget(budget: Budget, devices: int) -> Iterator[str]:
-    days = budget.time_s / 86400
-    time = f"{amount(days)} days" if days >= 1 else _time(budget.time_s)
-    on = f"on {devices:,} device{'s' if devices > 1 else ''}"
-    text = f"{time} {on}, {amount(budget.device_hours)} device-hours"
+def _budget(budget: Budget, devices: int | None) -> Iterator[str]:
+    text = f"{amount(budget.device_hours)} device-hours"
+    if devices is not None:
+        days = budget.time_s / 86400
+        time = f"{amount(days)} days" if days >= 1 else seconds(budget.time_s)
+        text = f"{time} on {devices:,} device{'s' if devices > 1 else ''}, {text}"
     yield field(f"{count_text(budget.tokens)} tokens", text)
     if budget.model_flops is not None:
         yield field("", f"{budget.model_flops:.3g} model FLOPs".replace("e+", "e"))
@@ -159,11 +177,12 @@ def _budget(budget: Budget, devices: int) -> Iterator[str]:
 
 def _remarks(answer: Answer) -> Iterator[str]:
     if answer.slips:
-        yield "What may have been meant"
+        is_low = answer.possible and (answer.mfu or answer.hfu or 0) >= TINY
+        yield "What could also be meant" if is_low else "What may have been meant"
         for slip in answer.slips:
             gives = "" if slip.share is None else f" gives {percent_exact(slip.share)}"
             yield sentence(slip.text + gives)
-    for title, sentences in (("Presumed", answer.assumptions), ("Notes", answer.notes)):
+    for title, sentences in (("Assumed", answer.assumptions), ("Notes", answer.notes)):
         if sentences:
             yield title
             yield from map(sentence, sentences)
@@ -173,7 +192,7 @@ def sentence(text: str) -> str:
     """A remark, wrapped."""
     return textwrap.fill(
         text,
-        _WIDTH,
+        WIDTH,
         initial_indent="  ",
         subsequent_indent="    ",
         break_long_words=False,

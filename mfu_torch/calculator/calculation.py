@@ -16,6 +16,7 @@ def calculate(
     model: Any = None,
     mode: str | None = None,
     seq: Number | None = None,
+    image_size: Number | None = None,
     batch: Number | None = None,
     convention: str | None = None,
     recompute: str | None = None,

@@ -55,9 +55,11 @@ class Question(Record, frozen=True, kw_only=True):
     Attributes:
         model_flops_per_step: Of all devices together, forward and backward.
         params: N: those that a token meets.
-        model: A :class:`Described`, an architecture, a known name or the path of a config.json.
+        model: A :class:`Described`, an architecture, a known name, the path of a config.json, or
+            sizes: ``"layers=22 hidden=2048 heads=32 ffn=5632 vocab=32000"``.
         mode: ``training`` or ``inference`` (the forward alone).
         seq: Tokens of a sequence.
+        image_size: Pixels of a side, of a model of images; by default those of its source.
         batch: Sequences (samples) of a step, of all devices together.
         convention: One of :data:`CONVENTIONS`.
         recompute: What the backward computes again.
@@ -85,6 +87,7 @@ class Question(Record, frozen=True, kw_only=True):
     model: Any = None
     mode: Mode | None = None
     seq: int | None = None
+    image_size: int | None = None
     batch: int | None = None
     convention: str | None = None
     recompute: Recompute | None = None
@@ -186,6 +189,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "model": _model,
     "mode": _one_of(cast("tuple[str, ...]", get_args(Mode))),
     "seq": parse_whole,
+    "image_size": parse_whole,
     "batch": parse_whole,
     "convention": _one_of(tuple(CONVENTIONS)),
     "recompute": _one_of(cast("tuple[str, ...]", RECOMPUTE)),

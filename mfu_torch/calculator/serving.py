@@ -72,6 +72,7 @@ class Serving(Record, frozen=True, kw_only=True):
         compute_s: At the peak.
         memory_s: At the bandwidth.
         time_s: The longer of both, no step is faster; ``None`` without a bandwidth.
+        per: What ``tokens`` are: tokens, or the samples of a model that is counted in them.
         tokens: Of the step, all sequences together.
         best_tokens_per_s: What ``time_s`` allows.
         roofline_batch: The smallest batch at which compute binds; ``None``: none does.
@@ -79,10 +80,13 @@ class Serving(Record, frozen=True, kw_only=True):
         needed_bytes: All weights and the cache.
         memory_bytes: Of all devices, ``None`` where it is not known.
         fits: Whether weights and cache fit; ``None`` where that is not known.
+        largest_batch: That fits; 0: not even the weights do. ``None`` where that is not known, or
+            no cache is kept.
         tokens_per_s: As measured, if it was.
         mfu: Of that measurement.
         mbu: Of that measurement.
         assumptions: One sentence each.
+        notes: What else has to be said, likewise.
     """
 
     name: str
@@ -101,6 +105,7 @@ class Serving(Record, frozen=True, kw_only=True):
     compute_s: float
     memory_s: float | None
     time_s: float | None
+    per: Literal["token", "sample"]
     tokens: int
     best_tokens_per_s: float | None
     roofline_batch: int | None
@@ -108,10 +113,12 @@ class Serving(Record, frozen=True, kw_only=True):
     needed_bytes: float
     memory_bytes: float | None = None
     fits: bool | None = None
+    largest_batch: int | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
     mbu: float | None = None
     assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def bytes_moved(self) -> float:
@@ -174,7 +181,8 @@ def serve(
     def bytes_of(one: Work) -> float:
         return one.weights_read * weight_bytes + one.cache_moved * kv_bytes
 
-    needed = _stored(sizes) * weight_bytes + work.cache_held * kv_bytes
+    held, cache = _stored(sizes) * weight_bytes, work.cache_held * kv_bytes
+    needed = held + cache
     total = None if memory_bytes is None else devices * memory_bytes
     ridge = None if bytes_per_s is None else flops_per_s / bytes_per_s
     at, note = _roofline_batch(work_of, bytes_of, ridge)
@@ -198,6 +206,7 @@ def serve(
         compute_s=compute_s,
         memory_s=memory_s,
         time_s=time_s,
+        per=sizes.per,
         tokens=work.tokens,
         best_tokens_per_s=None if time_s is None else work.tokens / time_s,
         roofline_batch=at,
@@ -205,6 +214,7 @@ def serve(
         needed_bytes=needed,
         memory_bytes=total,
         fits=None if total is None else needed <= total,
+        largest_batch=_largest_batch(held, cache / batch, total),
         tokens_per_s=tokens_per_s,
         mfu=None if step_s is None else utilization(compute_s, step_s),
         mbu=_mbu(bytes_of(work), step_s, devices, bytes_per_s),
@@ -227,6 +237,13 @@ def _times(
     """Seconds of the FLOPs, and of the bytes where the bandwidth is known."""
     memory_s = None if bytes_per_s is None else moved / (devices * bytes_per_s)
     return work.flops / (devices * flops_per_s), memory_s
+
+
+def _largest_batch(held: float, cache_of_one: float, total: float | None) -> int | None:
+    """Sequences whose cache fits beside the weights."""
+    if total is None or (cache_of_one == 0 and held <= total):
+        return None
+    return max(0, math.floor((total - held) / cache_of_one)) if held <= total else 0
 
 
 def _mbu(

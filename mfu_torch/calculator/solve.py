@@ -12,19 +12,20 @@ import math
 from typing import NamedTuple
 
 from mfu_torch.calculator.answer import Answer, Asked, Budget
+from mfu_torch.calculator.peaks import figure_note, peak_of
 from mfu_torch.calculator.question import InputError, Question, finite
 from mfu_torch.calculator.slips import slips
 from mfu_torch.calculator.throughput import (
     AGREE,
     Sizes,
-    agree,
     rate_of,
     rate_per_device_of,
+    rate_words,
     sizes_of,
 )
 from mfu_torch.calculator.work import Unit, Work, work_of
-from mfu_torch.records import Peak, UnknownPeak
-from mfu_torch.units import percent_exact, scaled
+from mfu_torch.records import Peak
+from mfu_torch.units import percent_exact
 from mfu_torch.utilization import utilization
 
 _ROUNDED = (0.005, 0.1)
@@ -35,13 +36,14 @@ _TOTALS_OF_1 = "how many devices is not given: totals are those of 1"
 _ALL_OF_1 = "1 device: the throughput is taken as that of one, as the peak is"
 
 _MOST_DEVICES = 10**15
+_FEW_TOKENS = 1e6  # no run has so few
 _NOISE = 1e-9
 _WORDS = {
     "step_s": "the time of a step",
     "tokens_per_s": "tokens per second",
     "tokens_per_s_per_device": "tokens per second of a device",
     "samples_per_s": "samples per second",
-    "mfu_at_devices": "the MFU",
+    "share_asked": "the MFU",
 }
 
 
@@ -99,7 +101,11 @@ def terms_of(question: Question, work: Work, sizes: Sizes) -> tuple[Terms, tuple
     elif missing and asked == "nothing":
         asked = missing[0]  # type: ignore[assignment]
     try:
-        return _solved(work.flops, asked, share, rate, devices, peak), assumptions
+        terms = _solved(work.flops, asked, share, rate, devices, peak)
+        found = utilization(work.flops * terms.rate / terms.peak.flops_per_s, terms.devices)
+        if share is not None and not _agrees(share, found):
+            raise InputError(_contradiction(question, work, share, found, terms.peak))
+        return terms, assumptions
     except (ZeroDivisionError, OverflowError):
         raise InputError(_TOO_FAR_APART) from None
 
@@ -127,17 +133,28 @@ def _solved(
     ideal_s = finite(flops * rate, "the throughput") / peak.flops_per_s
     found = utilization(ideal_s, finite(devices, "the devices"))
     finite(found * 1e3, "the share")  # as percent, and as an HFU, too
-    if share is not None and abs(share - found) > max(AGREE * found, _rounding(found)):
-        raise InputError(
-            f"what is given contradicts itself: a share of {percent_exact(share)} is given, and "
-            f"the throughput, devices and peak give {percent_exact(found)}; leave one of them out"
-        )
     # Not what it is computed back to: 100 % must not become a digit more.
     return Terms(asked, found if share is None or asked == "nothing" else share, *rest)
 
 
-def _rounding(share: float) -> float:
-    return min(_ROUNDED[0], _ROUNDED[1] * share)
+def _agrees(share: float, found: float) -> bool:
+    return abs(share - found) <= max(AGREE * found, min(_ROUNDED[0], _ROUNDED[1] * found))
+
+
+def _contradiction(question: Question, work: Work, share: float, found: float, peak: Peak) -> str:
+    """A share that is given is another than the rest gives, which may be impossible as well."""
+    meant = ""
+    if found > 1 + _NOISE:
+        known = [(s.share, s.text) for s in slips(question, work, found, peak) if s.share]
+        known.sort(key=lambda slip: abs(slip[0] - share))
+        gives = [f"{text} gives {percent_exact(by)}" for by, text in known[:2]]
+        meant = f", impossible: no device runs above its peak ({'; '.join(gives)})"
+        meant = meant.removesuffix(" ()")
+    return (
+        f"what is given contradicts itself: a share of {percent_exact(share)} is given, and "
+        f"{rate_words(question)}, devices and peak give {percent_exact(found)}{meant}; leave one "
+        "of them out"
+    )
 
 
 def _share_of(question: Question, work: Work) -> float | None:
@@ -161,52 +178,12 @@ def _share_of(question: Question, work: Work) -> float | None:
     return hfu * work.model_flops / work.hardware_flops
 
 
-def peak_of(question: Question) -> tuple[Peak | None, tuple[str, ...]]:
-    """The peak of one device, with its provenance, and what was presumed.
-
-    Raises:
-        InputError: If none is known for the device, or the figure given is another.
-    """
-    from mfu_torch.peak.table import canonical_dtype, peak_for
-
-    given, dtype = question.peak_flops_per_s, question.dtype
-    try:
-        dtype = canonical_dtype(dtype) if dtype is not None else None
-    except ValueError as problem:
-        raise InputError(f"{{dtype}}: {problem}") from None
-    if question.device is None:
-        if given is None:
-            return None, ()
-        return Peak(flops_per_s=given, dtype=dtype or "", source="given"), ()
-    try:
-        peak = peak_for(question.device, dtype or "bf16")
-    except UnknownPeak as problem:
-        raise InputError(_why_no_peak(question.device, str(problem))) from None
-    if given is not None and not agree(given, peak.flops_per_s):
-        raise InputError(
-            f"{{peak_flops_per_s}} {scaled(given, 'FLOP/s', 4)} is not the {peak.dtype} peak of "
-            f"{{device}} {question.device}, {scaled(peak.flops_per_s, 'FLOP/s', 4)}; give one"
-        )
-    return peak, () if dtype else ("the peak is that of bf16",)
-
-
-def _why_no_peak(device: str, problem: str) -> str:
-    from mfu_torch.peak.names import NO_PEAK_HERE, SUPPLY_PEAK
-    from mfu_torch.peak.table import rows_named, similar_names
-
-    text = problem.removesuffix(f". {SUPPLY_PEAK}").removesuffix(f". {NO_PEAK_HERE}")
-    similar = () if rows_named(device) else similar_names(device)
-    meant = f"; did you mean {', '.join(similar)}" if similar else ""
-    return (
-        f"{{device}}: {text}{meant}; give another {{device}} or {{dtype}}, or {{peak_flops_per_s}}"
-    )
-
-
 def _missing(missing: list[str], work: Work) -> str:
     rate = {
         "step": "the time of a step ({step_s} 1.2)",
         "token": "the throughput ({tokens_per_s} 2000, or {step_s} with {tokens_per_step})",
         "sample": "the throughput ({samples_per_s} 1500, or {step_s} with {batch})",
+        "FLOP": "the FLOP/s of each ({achieved_flops_per_s} 400)",
     }[work.unit]
     words = {
         "rate": rate,
@@ -231,10 +208,11 @@ def _answer(
     step_units = sizes.per_step(work.unit)
     tokens = _tokens_per_s(work, sizes, terms.rate)
     samples = _samples_per_s(work, sizes, terms.rate)
-    per, rate = _most_telling(tokens, samples, terms.rate)
+    per, rate = _most_telling(tokens, samples, work.unit, terms.rate)
     hours = count * 1e6 / finite(rate, f"{per}s per second") / 3600
     price = question.price_per_device_hour
-    mfu, hfu = _shares(work, terms.share)
+    # The whole number of devices has the throughput that was asked for with a lower share.
+    mfu, hfu = _shares(work, terms.share if exact is None else terms.share * exact / devices)
     highest = max(share for share in (mfu, hfu) if share is not None)
     answer = Answer(
         solved_for=terms.asked,
@@ -242,8 +220,10 @@ def _answer(
         mfu=mfu,
         hfu=hfu,
         devices=devices,
+        devices_known=_TOTALS_OF_1 not in assumptions,
         devices_exact=exact,
-        mfu_at_devices=None if exact is None else terms.share * exact / devices,
+        share_asked=None if exact is None else _asked_share(question, terms.share),
+        units_per_s_at_asked=None if exact is None else terms.rate * devices / exact,
         peak=terms.peak,
         cluster_peak_flops_per_s=finite(count * terms.peak.flops_per_s, "the peak of all devices"),
         units_per_s=terms.rate,
@@ -260,7 +240,12 @@ def _answer(
         possible=highest <= 1 + _NOISE,
         slips=slips(question, work, highest, terms.peak),
         assumptions=assumptions,
-        notes=(*_agreement(question, terms), *work.notes),
+        notes=(
+            *_agreement(question, terms),
+            *figure_note(terms.peak, None if terms.asked == "peak" else highest),
+            *_few_tokens(question.token_budget),
+            *work.notes,
+        ),
     )
     return _checked(answer)
 
@@ -280,10 +265,13 @@ def _checked(answer: Answer) -> Answer:
     return answer
 
 
-def _most_telling(tokens: float | None, samples: float | None, steps: float) -> tuple[Unit, float]:
+def _most_telling(
+    tokens: float | None, samples: float | None, unit: Unit, rate: float
+) -> tuple[Unit, float]:
+    """What is spoken of: tokens, samples, or the unit of the work."""
     if tokens is not None:
         return "token", tokens
-    return ("step", steps) if samples is None else ("sample", samples)
+    return (unit, rate) if samples is None else ("sample", samples)
 
 
 def _agreement(question: Question, terms: Terms) -> tuple[str, ...]:
@@ -291,6 +279,17 @@ def _agreement(question: Question, terms: Terms) -> tuple[str, ...]:
     if given is None or terms.asked != "nothing":
         return ()
     return (f"the {percent_exact(given)} that are given agree with the other three terms",)
+
+
+def _asked_share(question: Question, found: float) -> float:
+    """As it was given; else by what one device was measured to do."""
+    return next((one for one in (question.mfu, question.hfu) if one is not None), found)
+
+
+def _few_tokens(budget: float | None) -> tuple[str, ...]:
+    if budget is None or budget >= _FEW_TOKENS:
+        return ()
+    return (f"the budget is {budget:,g} tokens; trillions are written {budget:g}T",)
 
 
 def _shares(work: Work, share: float) -> tuple[float | None, float | None]:

@@ -6,11 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from mfu_torch.calculator.peaks import figure_note
 from mfu_torch.calculator.question import InputError, Question
 from mfu_torch.calculator.solve import terms_of
 from mfu_torch.calculator.throughput import sizes_of
 from mfu_torch.calculator.work import described, unit_flops, work_of
-from mfu_torch.flops.formulas.conventions import CONVENTIONS, Convention
+from mfu_torch.flops.formulas.conventions import CONVENTIONS, Architecture, Convention
 from mfu_torch.records import Peak, Record
 
 
@@ -74,7 +75,7 @@ def spread(question: Question) -> Spread:
     work = work_of(base)
     terms, assumptions = terms_of(base, work, sizes_of(base, work))
     per_flop = terms.share / work.flops
-    _, model, _ = described(question.model)
+    _, model, _ = described(question.model, question.image_size)
     rows, absent = [], {}
     for convention in CONVENTIONS.values():
         if not convention.is_general and convention.name != question.convention:
@@ -83,7 +84,7 @@ def spread(question: Question) -> Spread:
         if reason:
             absent[convention.name] = reason
             continue
-        rows.append(_row(convention, float(unit_flops(model, work.seq, convention.name)), per_flop))
+        rows.append(_row(convention, model, work.seq, per_flop))
     return Spread(
         of=work.of,
         unit=work.unit,
@@ -93,15 +94,18 @@ def spread(question: Question) -> Spread:
         rows=tuple(sorted(rows, key=lambda row: row.share)),
         absent=absent,
         assumptions=(*work.assumptions, *assumptions),
-        notes=work.notes,
+        notes=(*figure_note(terms.peak, None), *work.notes),
     )
 
 
-def _row(convention: Convention, flops: float, per_flop: float) -> SpreadRow:
+def _row(
+    convention: Convention, model: Architecture, seq: int | None, per_flop: float
+) -> SpreadRow:
+    flops = float(unit_flops(model, seq, convention.name))
     return SpreadRow(
         convention=convention.name,
         counts=convention.counts,
-        formula=convention.formula,
+        formula=convention.formula_of(model),
         leaves_out=convention.leaves_out,
         flops=flops,
         share=flops * per_flop,
@@ -109,9 +113,12 @@ def _row(convention: Convention, flops: float, per_flop: float) -> SpreadRow:
 
 
 def _check(question: Question) -> None:
-    superfluous = question.given(
-        "mfu", "hfu", "recompute", "price_per_device_hour", "achieved_flops_per_s"
-    )
+    if question.recompute is not None:
+        raise InputError(
+            "{recompute} has no place among all conventions: those that count hardware FLOPs say "
+            "themselves what runs again; leave it out, or give one {convention} in their place"
+        )
+    superfluous = question.given("mfu", "hfu", "price_per_device_hour", "achieved_flops_per_s")
     if question.within_s is None and question.device_hours is None:
         superfluous += question.given("token_budget")
     if superfluous:

@@ -17,7 +17,7 @@ _KINDS = {"model": "MFU", "hardware": "HFU"}
 def render_spread(found: Spread) -> str:
     """One line for each convention, the lowest share first; at most 100 columns wide."""
     lines = [found.of, *_head(found), "", *_rows(found)]
-    for title, sentences in (("Presumed", found.assumptions), ("Notes", found.notes)):
+    for title, sentences in (("Assumed", found.assumptions), ("Notes", found.notes)):
         if sentences:
             lines += [title, *map(sentence, sentences)]
     if found.absent:
@@ -45,13 +45,13 @@ def _head(found: Spread) -> Iterator[str]:
 
 def _rows(found: Spread) -> Iterator[str]:
     width = max(len(row.convention) for row in found.rows)
-    yield f"  {'convention':<{width}}  {'':<13}FLOPs, and what they leave out or presume"
+    yield f"  {'convention':<{width}}  {'':<13}FLOPs for a {found.unit}"
     for row in found.rows:
         share = f"{_KINDS[row.counts]} {percent_exact(row.share):>8}"
         over = ": above 100 %" if row.share > 1 else ""
         yield f"  {row.convention:<{width}}  {share} {row.formula}{over}"
         yield textwrap.fill(
-            row.leaves_out,
+            f"leaves out {row.leaves_out}",
             100,
             initial_indent=" " * (width + 17),
             subsequent_indent=" " * (width + 17),

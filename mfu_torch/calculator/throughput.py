@@ -19,9 +19,9 @@ class Sizes(NamedTuple):
     tokens_per_sample: float | None
 
     def per_step(self, unit: str) -> float | None:
-        """Units of work in a step."""
+        """Units of work in a step; ``None`` where nothing says it."""
         of = {"step": 1.0, "token": self.tokens_per_step, "sample": self.samples_per_step}
-        return of[unit]
+        return of.get(unit)
 
 
 def sizes_of(question: Question, work: Work) -> Sizes:
@@ -155,8 +155,22 @@ def _in_units(name: str, rate: float, kind: str, work: Work, sizes: Sizes) -> fl
     return rate / units
 
 
+_OF_BUDGET = {name: f"{{token_budget}} over {{{name}}}" for name in ("within_s", "device_hours")}
+
+
+def rate_words(question: Question) -> str:
+    """What the throughput is known by, where that is a budget and its time; for a message."""
+    rates = ("tokens_per_s", "samples_per_s", "step_s", "tokens_per_s_per_device")
+    if not question.given(*rates):
+        for name, words in _OF_BUDGET.items():
+            if question.given(name):
+                return words
+    return "the throughput"
+
+
 def _differ(one: Named, other: Named, work: Work) -> str:
+    first, second = (_OF_BUDGET.get(name, f"{{{name}}}") for name, _ in (one, other))
     return (
-        f"{{{one[0]}}} and {{{other[0]}}} contradict each other: {one[1]:.6g} and {other[1]:.6g} "
+        f"{first} and {second} contradict each other: {one[1]:.6g} and {other[1]:.6g} "
         f"{work.unit}s per second; leave one out"
     )

@@ -11,9 +11,10 @@ from mfu_torch.flops.formulas.conventions import CONVENTIONS, Architecture, flop
 from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder
 from mfu_torch.flops.formulas.pairs import PairRule
 from mfu_torch.records import Record
-from mfu_torch.units import count_text
+from mfu_torch.units import count_text, scaled
 
-Unit = Literal["step", "token", "sample"]
+Unit = Literal["step", "token", "sample", "FLOP"]
+"""Of throughput; ``FLOP``: nothing is known but FLOP/s."""
 
 # Convention -> which scores it counts; others that take products or sizes count all.
 _PAIRS: dict[str, PairRule] = {
@@ -22,17 +23,23 @@ _PAIRS: dict[str, PairRule] = {
     "lora": "half",
     "6w": "none",
 }
+_SAME = 1e-3
 _OF_INFERENCE = (
     "it is the forward of whole sequences, as in prefill; decoding has its own mode, decode",
 )
 _OTHER_FORMS = ("model_flops_per_step", "params", "model")
+_NOT_BESIDE_FLOPS = (
+    *("seq", "batch", "convention", "recompute", "step_s", "tokens_per_s", "samples_per_s"),
+    *("tokens_per_s_per_device", "tokens_per_step", "samples_per_step", "token_budget"),
+    *("within_s", "device_hours", "price_per_device_hour", "hfu"),
+)
 
 
 class Work(Record, frozen=True, kw_only=True):
     """FLOPs of one unit of throughput.
 
     Attributes:
-        unit: Of what: a step, a token or a sample.
+        unit: Of what: a step, a token or a sample; a FLOP where only FLOP/s are given.
         of: Which model, in words.
         convention: By name; ``given`` where FLOPs were.
         formula: For one unit; empty where FLOPs were given.
@@ -40,6 +47,7 @@ class Work(Record, frozen=True, kw_only=True):
         model_flops: ``None`` where the convention counts hardware FLOPs.
         hardware_flops: ``None`` where nothing says what is computed again.
         recompute: What is computed again; ``None`` where it was not asked.
+        forward_flops: Of the forward alone by that convention; ``None`` where it has none.
         training: Whether a backward is in it.
         seq: Tokens of a sequence, of a model that is known by its sizes.
         assumptions: What was not given and is presumed, as sentences.
@@ -54,6 +62,7 @@ class Work(Record, frozen=True, kw_only=True):
     model_flops: float | None = None
     hardware_flops: float | None = None
     recompute: str | None = None
+    forward_flops: float | None = None
     training: bool = True
     seq: int | None = None
     assumptions: tuple[str, ...] = ()
@@ -77,6 +86,8 @@ def work_of(question: Question) -> Work:
     forms = question.given(*_OTHER_FORMS)
     if len(forms) > 1:
         raise InputError(f"{' and '.join(forms)} both say what a step costs; give one of them")
+    if not forms and question.achieved_flops_per_s is not None:
+        return _of_flops_per_s(question)
     if not forms:
         raise InputError(
             "what a step costs is missing; give {model} (llama-3-70b, or a config.json), {params} "
@@ -101,6 +112,22 @@ def work_of(question: Question) -> Work:
     )
 
 
+def _of_flops_per_s(question: Question) -> Work:
+    """Of "328 TFLOP/s of 459": the ratio needs no model."""
+    _refuse(question, _NOT_BESIDE_FLOPS, "{achieved_flops_per_s} alone", "what a step costs")
+    return Work(
+        unit="FLOP",
+        of="given FLOP/s",
+        convention="given",
+        model_flops=1.0,
+        training=question.mode != "inference",
+        assumptions=(
+            "the FLOP/s are model FLOPs, whose share is an MFU; counted with what is computed "
+            "again they are an HFU",
+        ),
+    )
+
+
 def _refuse(question: Question, names: tuple[str, ...], form: str, needs: str) -> None:
     superfluous = question.given(*names)
     if superfluous:
@@ -120,6 +147,7 @@ def _of_parameters(question: Question, params: float) -> Work:
         formula=f"{factor}N",
         leaves_out="attention scores; counts the embedding, norms and biases as products",
         model_flops=factor * params,
+        forward_flops=2 * params,
         training=training,
         assumptions=() if question.mode else assumed,
         notes=("N are the parameters that a token meets: of a mixture of experts the active ones",),
@@ -127,7 +155,7 @@ def _of_parameters(question: Question, params: float) -> Work:
 
 
 def _of_model(question: Question) -> Work:
-    name, model, known = described(question.model)
+    name, model, known = described(question.model, question.image_size)
     convention = question.convention or "matmul"
     training = question.mode != "inference"
     unit: Unit = "token" if model.per == "token" else "sample"
@@ -143,44 +171,51 @@ def _of_model(question: Question) -> Work:
     try:
         flops = unit_flops(model, seq, convention, training=training)
         again = _again(question, model, seq, convention) if question.recompute else None
+        forward = _forward(model, seq, convention)
+        named = _of_another_hfu(model, seq, convention, question.recompute, again)
     except (ValueError, OverflowError) as problem:
         raise InputError(re.sub(r"\Aseq\b", "{seq}", str(problem))) from None
     return Work(
         unit=unit,
         of=name if seq is None else f"{name}, {seq:,} tokens a sequence",
         convention=convention,
-        formula=entry.formula if training else _forward_formula(convention),
+        formula=entry.formula_of(model, training=training),
         leaves_out=entry.leaves_out,
         model_flops=float(flops) if entry.counts == "model" else None,
         hardware_flops=float(flops) if entry.counts == "hardware" else again,
+        forward_flops=forward,
         recompute=question.recompute,
         training=training,
         seq=seq,
         assumptions=(*assumptions, *_of_pairs(model, seq)),
         notes=(
             *_of_n(model, known, convention),
+            *named,
+            *of_positions(name, model, seq, known),
             *(() if training else _OF_INFERENCE),
             *getattr(known, "notes", ()),
         ),
     )
 
 
-def described(given: Any) -> tuple[str, Architecture, Any]:
+def described(given: Any, image_size: int | None = None) -> tuple[str, Architecture, Any]:
     """Name, sizes and, where the model is a known one, what else is known of it."""
     if isinstance(given, str):
-        from mfu_torch.flops.formulas.known import model_of
+        from mfu_torch.calculator.sizes import model_of
 
         try:
-            given = model_of(given)
+            given = model_of(given, image_size)
         except ValueError as problem:
             raise InputError(f"{{model}}: {problem}") from None
+    elif image_size is not None:
+        raise InputError("{image_size} is for a model by its name or config; leave it out")
     if hasattr(given, "model") and hasattr(given, "name"):
         return str(given.name), cast("Architecture", given.model), given
     if hasattr(given, "flops") and hasattr(given, "per"):
         return type(given).__name__, cast("Architecture", given), None
     raise InputError(
-        f"{{model}} is a {type(given).__name__}; expected a name, the path of a config.json, or an "
-        "architecture of mfu_torch.flops.formulas"
+        f"{{model}} is a {type(given).__name__}; expected a name, sizes, the path of a "
+        "config.json, or an architecture of mfu_torch.flops.formulas"
     )
 
 
@@ -229,8 +264,10 @@ def _tokens(model: Architecture, seq: int | None) -> int:
     return seq if model.per == "token" and seq is not None else 1
 
 
-def _forward_formula(convention: str) -> str:
-    return f"({CONVENTIONS[convention].formula}) / 3"
+def _forward(model: Architecture, seq: int | None, convention: str) -> float | None:
+    if CONVENTIONS[convention].counts == "hardware" or convention == "lora":
+        return None
+    return float(unit_flops(model, seq, convention, training=False))
 
 
 def _again(question: Question, model: Architecture, seq: int | None, convention: str) -> float:
@@ -250,6 +287,52 @@ def _of_pairs(model: Architecture, seq: int | None) -> tuple[str, ...]:
     return (
         f"tokens are those of the decoder; for each {seq:,} of them the encoder has {source:,}",
     )
+
+
+# Convention and policy -> what the same source calls hardware FLOPs.
+_NAMED = {
+    ("korthikanti", "selective"): "korthikanti-selective",
+    ("korthikanti", "full"): "megatron",
+    ("megatron-model", "full"): "megatron",
+    ("palm", "selective"): "palm-selective",
+    ("palm", "full"): "palm-hardware",
+    ("mosaic", "full"): "mosaic-hardware",
+    ("6n", "full"): "8n",
+}
+
+
+def _of_another_hfu(
+    model: Architecture,
+    seq: int | None,
+    convention: str,
+    policy: str | None,
+    again: float | None,
+) -> tuple[str, ...]:
+    """A note where the convention's source has an HFU of its own for that recompute."""
+    name = _NAMED.get((convention, policy or ""))
+    if name is None or again is None:
+        return ()
+    flops = float(unit_flops(model, seq, name))
+    if abs(flops / again - 1) < _SAME:
+        return ()
+    return (
+        f"the HFU counts what runs again; that of {name}, {CONVENTIONS[name].formula}, has "
+        f"{scaled(flops, 'FLOP', 4)} per token: other FLOPs by the same words",
+    )
+
+
+def of_positions(
+    name: str, model: Architecture, seq: int | None, known: Any = None
+) -> tuple[str, ...]:
+    """A note where sequences are longer than the model has positions."""
+    beyond = getattr(known, "beyond", None)
+    if seq is not None and beyond is not None:
+        said = beyond(seq)
+        return () if said is None else (said,)
+    positions = getattr(model, "learned_positions", 0)
+    if seq is None or not 0 < positions < seq:
+        return ()
+    return (f"{name} has {positions:,} learned positions; sequences of {seq:,} need more",)
 
 
 def _of_n(model: Architecture, known: Any, convention: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mfu_torch.cli.output import print_json, wrong_usage
@@ -69,6 +70,12 @@ def run(args: argparse.Namespace) -> int:
             f"--crosscheck compares forwards, since fvcore counts no backward; leave out --train"
             f"{checkpoint}, or count the step without --crosscheck",
         )
+    if _is_known_name(args.path):
+        return wrong_usage(
+            args,
+            f"{args.path} is a known model and no config.json, which this command runs; its costs "
+            f"by its sizes: mfu-torch calc --model {args.path}",
+        )
     with _progress() as tell:
         # torch and transformers take seconds.
         tell("loading torch and transformers")
@@ -87,6 +94,18 @@ def run(args: argparse.Namespace) -> int:
         found = _counted(args, built, inputs)
     print_json(found) if args.json else print(found)
     return 0
+
+
+def _is_known_name(text: str) -> bool:
+    if Path(text).exists():
+        return False
+    from mfu_torch.flops.formulas.known import model_of
+
+    try:
+        model_of(text)
+    except ValueError:  # no name: what the path lacks is said where it is read
+        return False
+    return True
 
 
 def _counted(args: argparse.Namespace, built: Any, inputs: Any) -> Any:

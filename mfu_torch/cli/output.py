@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 
 def print_json(value: Any) -> None:
@@ -12,6 +12,15 @@ def print_json(value: Any) -> None:
     import msgspec
 
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def errors_in_one_line(parser: argparse.ArgumentParser) -> None:
+    """Make a parser say what is wrong with a flag in a line, not below all flags there are."""
+
+    def error(message: str) -> NoReturn:
+        parser.exit(2, f"{parser.prog}: {message}; {parser.prog} --help has the flags\n")
+
+    parser.error = error  # type: ignore[method-assign]
 
 
 def wrong_usage(args: argparse.Namespace, problem: str) -> int:

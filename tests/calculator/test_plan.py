@@ -254,8 +254,10 @@ def test_the_text_has_the_terms_the_memory_and_the_assumptions() -> None:
     for term in found.terms:
         assert (term.name in text) == (term.seconds != 0)
     assert "fits 80.0 GB" in text
-    for line in found.assumptions:
-        assert f"  {line}\n" in text
+    words = " ".join(text.split())
+    for line in (*found.assumptions, found.expected):
+        assert line in words
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_a_model_that_does_not_fit_is_said_to() -> None:
@@ -270,3 +272,67 @@ def test_the_same_values_as_json() -> None:
     assert values["layout"]["dp"] == 4
     assert values["memory"]["fits"] is True
     assert sum(term["share"] for term in values["terms"]) == pytest.approx(1)
+
+
+def test_hidden_communication_has_a_row_of_its_own_that_is_no_part_of_the_step() -> None:
+    shown = planned(gpus=8, zero=3)
+    hidden = planned(gpus=8, zero=3, overlap=("dp",))
+    (row,) = hidden.hidden
+    assert row.name == "parameter gathers"
+    # What is hidden, and what of it is still exposed, is what the links take.
+    exposed = sum(t.seconds for t in hidden.terms if t.name == "parameter gathers")
+    assert row.seconds + exposed == pytest.approx(seconds(shown, "parameter gathers"))
+    assert sum(term.seconds for term in hidden.terms) == pytest.approx(hidden.step_s)
+    assert hidden.unhidden_step_s == pytest.approx(shown.step_s)
+    assert hidden.unhidden_mfu == pytest.approx(shown.mfu)
+    assert shown.hidden == () and shown.unhidden_step_s == shown.step_s
+    text = render(hidden)
+    assert "hidden beside compute" in text
+    assert "not in the step; if nothing were hidden" in " ".join(text.split())
+    assert summary(hidden)["unhidden"]["mfu"] == hidden.unhidden_mfu
+    assert "hidden beside compute" not in render(shown)
+
+
+def test_all_that_is_hidden_is_no_more_than_the_matmuls_beside_it() -> None:
+    slow = msgspec.structs.replace(MACHINE, node=Link(bytes_per_s=2e9, latency_s=1e-6))
+    layout: dict[str, Any] = {"gpus": 8, "tp": 2, "zero": 3}
+    both = planned(machine=slow, overlap=("tp", "dp"), **layout)
+    bare = planned(machine=slow, **layout)
+    matmuls_s = 4 * MODEL.flops(1, SEQ, attention="causal").without("head").training / (2 * 80e12)
+    assert sum(term.seconds for term in both.hidden) == pytest.approx(matmuls_s)
+    assert bare.step_s - both.step_s == pytest.approx(matmuls_s)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_hidden_gradients_are_those_of_one_micro_batch(zero: int) -> None:
+    bare, hidden = (planned(gpus=8, zero=zero, overlap=way) for way in ((), ("dp",)))
+    (row,) = hidden.hidden
+    assert row.name == "data parallel"
+    assert row.seconds == pytest.approx(seconds(bare, "data parallel"))
+
+
+def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:
+    found = planned(gpus=8, zero=3)
+    most = found.largest_micro_batch
+    assert most is not None and most > 1
+    assert planned(gpus=8, zero=3, micro_batch_size=most).memory.fits
+    assert not planned(gpus=8, zero=3, micro_batch_size=most + 1).memory.fits
+    assert f"micro-batches of up to {most} sequences fit" in render(found)
+
+
+def test_a_model_too_large_for_any_micro_batch_says_so() -> None:
+    small = msgspec.structs.replace(MACHINE, memory_bytes=1e9)
+    found = planned(machine=small)
+    assert found.largest_micro_batch == 0
+    assert "no micro-batch fits" in render(found)
+
+
+def test_one_of_something_is_no_plural() -> None:
+    text = render(planned(micro_batches=1))
+    assert "1 micro-batch of 1 x 2048 tokens, 1 sequence a step" in " ".join(text.split())
+
+
+def test_a_layout_that_few_runs_had_says_how_these_went() -> None:
+    assert "data parallel alone 39 to 92 %, the one with ZeRO 3 67 %" in planned(zero=3).expected
+    assert planned(gpus=8, tp=2, zero=3).expected.count("ZeRO 3 67 %") == 1
+    assert "alone" not in planned(gpus=8, tp=2).expected

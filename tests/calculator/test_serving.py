@@ -196,14 +196,48 @@ def test_the_text_has_every_figure_with_its_unit() -> None:
         "Llama 3 8B, decode, batch 64, context 1024, 1 device",
         "  ridge point        295 FLOP/byte (989.4 TFLOP/s over 3.35 TB/s)",
         "  binds              memory",
-        "  at best            7.04 ms a step, 9090 tokens/s, 142.03 for each sequence",
-        "  weights and cache  24.7 GB fit 85.9 GB",
-        "  measured           8000 tokens/s",
+        "  at best            7.04 ms a step, 9,090.05 tokens/s, 142.03 for each sequence",
+        "  weights and cache  24.7 GB fit the memory, 85.9 GB (80 GiB)",
+        "  measured           8,000 tokens/s",
         "  MFU                12.57 %",
         "  MBU                88.01 %",
-        "    a weight takes 2 bytes, a cached number 2",
+        "  a weight takes 2 bytes, a cached number 2",
     ):
         assert line in text.splitlines()
+
+
+def test_what_does_not_fit_says_so_first_and_has_no_best_throughput() -> None:
+    # 131072 numbers of cache a token: 65536 x 2 bytes x 8192 tokens = 1.074 GB a sequence, beside
+    # 16.06 GB of weights: (85.9 - 16.06) / 1.0737 = 65.04 sequences.
+    found = decoded(batch=66, context=8192, memory_bytes=80 * 2**30)
+    assert (found.fits, found.largest_batch) == (False, 65)
+    assert decoded(batch=65, context=8192, memory_bytes=80 * 2**30).fits
+    lines = render(found).splitlines()
+    assert lines[1].startswith(
+        "  weights and cache  86.9 GB do not fit the memory, 85.9 GB (80 GiB)"
+    )
+    assert lines[2] == "  largest batch      65 of this context fit"
+    assert "at best" not in render(found)
+
+
+def test_weights_alone_that_do_not_fit_leave_no_batch_but_a_number_of_devices() -> None:
+    found = decoded(LLAMA_2_70B, memory_bytes=80 * 2**30)
+    assert (found.fits, found.largest_batch) == (False, 0)
+    assert "none: this batch takes 2 devices" in render(found)  # 138 GB over 85.9
+
+
+def test_a_model_without_a_cache_has_no_largest_batch() -> None:
+    resnet = Model("ResNet-50", formulas.resnet(50))
+    found = serve(resnet, mode="prefill", batch=8, context=1, memory_bytes=80 * 2**30, **H100)
+    assert (found.fits, found.largest_batch) == (True, None)
+
+
+def test_what_was_measured_says_which_part_of_a_step_the_memory_explains() -> None:
+    # 15.01 GB over 3.352e12 B/s are 4.48 ms of the 10 ms of a step.
+    text = " ".join(render(decoded(tokens_per_s=100.0)).split())
+    assert "a step takes 10.0 ms, of which weights and cache need 4.48 ms" in text
+    assert "do not say what the other 5.52 ms are" in text
+    assert "100.0 % of the bytes are weights, which a larger batch reads as often" in text
 
 
 def test_a_share_above_1_is_called_impossible() -> None:

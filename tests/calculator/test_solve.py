@@ -114,9 +114,49 @@ def test_devices_are_rounded_up_and_the_share_that_they_need_is_beside_them() ->
     answer = calculate(model=TINY, seq=5, tokens_per_s=1000, mfu=0.4, **PEAK)
     assert answer.devices_exact == pytest.approx(3.6)
     assert answer.devices == 4
-    assert answer.mfu == 0.4
-    assert answer.mfu_at_devices == pytest.approx(0.36)
+    assert answer.mfu == pytest.approx(0.36)
+    assert answer.flops_per_s_per_device / 1e6 == pytest.approx(answer.mfu)
+    # At the 40 % that are given, the 4 reach 4 x 0.4 x 1e6 / 1440.
+    assert answer.share_asked == 0.4
+    assert answer.units_per_s_at_asked == pytest.approx(4 * 0.4e6 / 1440)
     assert answer.cluster_peak_flops_per_s == 4e6
+
+
+def test_devices_by_an_hfu_have_the_hfu_of_the_whole_number() -> None:
+    # Full: 1840 hardware FLOPs a token, 1840 x 1000 / (0.5 x 1e6) = 3.68 devices.
+    answer = calculate(model=TINY, seq=5, tokens_per_s=1000, hfu=0.5, recompute="full", **PEAK)
+    assert (answer.devices, answer.devices_exact) == (4, pytest.approx(3.68))
+    assert answer.hfu == pytest.approx(0.46) and answer.mfu == pytest.approx(0.36)
+    assert answer.share_asked == 0.5
+
+
+def test_a_contradiction_that_is_impossible_as_well_says_both_and_the_nearest_slip() -> None:
+    # 6 x 70e9 x 3000 / 989e12 = 127.40 %; as an inference 42.47 %.
+    text = refusal(
+        params=70e9, tokens_per_s=3000, devices=1, mfu=0.5, peak_flops_per_s="989 TFLOP/s"
+    )
+    assert "a share of 50.00 % is given" in text
+    assert "give 127.40 %, impossible: no device runs above its peak (inference (2N)" in text
+    assert "gives 42.47 %" in text and text.endswith("leave one of them out")
+
+
+def test_a_budget_and_its_time_are_named_where_they_are_what_was_given() -> None:
+    run = {"model": TINY, "seq": 5, "token_budget": 8.64e6, "within_s": "1 d", "devices": 2}
+    assert "token_budget over within_s, devices and peak give 7.20 %" in refusal(
+        mfu=0.3, **run, **PEAK
+    )
+    assert "token_budget over within_s contradict each other" in refusal(
+        tokens_per_s=3, **run, **PEAK
+    )
+    assert "token_budget over device_hours contradict" in refusal(
+        tokens_per_s=3, **(run | {"within_s": None, "device_hours": 7}), **PEAK
+    )
+
+
+def test_a_budget_of_a_few_tokens_is_noted() -> None:
+    notes = calculate(**RUN, **PEAK, token_budget=15).notes
+    assert "the budget is 15 tokens; trillions are written 15T" in notes
+    assert not calculate(**RUN, **PEAK, token_budget="15T").notes
 
 
 def test_a_share_of_100_percent_stays_possible_when_it_is_computed_back() -> None:
@@ -185,8 +225,9 @@ def test_the_throughput_of_one_device_and_of_all_gives_their_number() -> None:
     )
     assert answer.solved_for == "devices"
     assert (answer.devices_exact, answer.devices) == (pytest.approx(100 / 60), 2)
-    assert answer.mfu == pytest.approx(1440 * 60 / 1e6)
-    assert answer.mfu_at_devices == pytest.approx(0.072)
+    assert answer.mfu == pytest.approx(0.072)
+    assert answer.share_asked == pytest.approx(1440 * 60 / 1e6)
+    assert answer.units_per_s_at_asked == pytest.approx(120)
 
 
 def test_a_run_is_known_by_its_tokens_and_device_hours() -> None:

@@ -176,7 +176,7 @@ def test_a_share_above_1_names_what_may_have_been_meant(given: dict[str, Any], s
 def test_the_dtypes_of_a_device_are_tried() -> None:
     found = calculate(params=70e9, tokens_per_s=2500, device="h100-sxm").slips
     shares = {slip.text: slip.share for slip in found}
-    name = "fp8, whose peak is 1.979 PFLOP/s"
+    name = "fp8 or int8 or bf16 with 2:4 sparsity, whose peak is 1.979 PFLOP/s"
     assert shares[name] == pytest.approx(6 * 70e9 * 2500 / 1979e12, rel=1e-3)
 
 
@@ -195,6 +195,64 @@ def test_a_share_of_next_to_nothing_names_them_too_and_stays_possible(
     answer = calculate(peak_flops_per_s=989e12, **given)
     assert answer.possible
     assert any(says in slip.text for slip in answer.slips)
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "share"),
+    [
+        # 6 x 7e9 x 1900 / (16 x 312e12) = 1.60 %
+        ({"tokens_per_s": 1900, "devices": 16}, "tokens/s of each device, not of all", 0.2558),
+        ({"step_s": 2, "tokens_per_step": 8192, "devices": 16}, "tokens per step of each", 0.5514),
+        ({"tokens_per_s": 6000, "devices": 32}, "devices counted as nodes of 8", 0.2019),
+    ],
+)
+def test_a_low_share_names_what_one_device_was_said_to_do_and_stays_possible(
+    given: dict[str, Any], says: str, share: float
+) -> None:
+    answer = calculate(params=7e9, peak_flops_per_s=312e12, **given)
+    assert answer.possible
+    (slip,) = (slip for slip in answer.slips if says in slip.text)
+    assert slip.share == pytest.approx(share, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tokens_per_s": 1900, "devices": 1},  # 25.6 %
+        {"tokens_per_s": 120},  # 1.6 %, on one device: nothing says that it is less
+        {"tokens_per_s": 1900, "devices": 16, "mode": "inference"},
+        {"tokens_per_s": 1900, "devices": 128},  # 0.20 %, of each 25.6 %, as nodes 1.6 %
+    ],
+)
+def test_a_low_share_has_no_hint_without_evidence(given: dict[str, Any]) -> None:
+    slips = calculate(params=7e9, peak_flops_per_s=312e12, **given).slips
+    assert all(slip.share is not None and 0.15 <= slip.share <= 0.8 for slip in slips)
+    assert len(slips) <= (1 if given.get("devices") == 128 else 0)
+
+
+def test_a_model_above_100_percent_may_be_an_inference() -> None:
+    # 1440 x 900 / 1e6 = 129.6 %; its forward is a third.
+    found = calculate(model=TINY, seq=5, tokens_per_s=900, peak_flops_per_s=1e6).slips
+    shares = {slip.text: slip.share for slip in found}
+    assert shares["inference (the forward alone), not training"] == pytest.approx(0.432)
+    assert any("2:4 sparsity" in text for text in shares)
+
+
+def test_the_forward_alone_is_by_model_flops_where_an_hfu_is_above_100_percent() -> None:
+    found = calculate(
+        model=TINY, seq=5, tokens_per_s=900, recompute="full", peak_flops_per_s=1e6
+    ).slips
+    shares = {slip.text: slip.share for slip in found}
+    assert shares["inference (the forward alone), not training"] == pytest.approx(0.432)
+
+
+def test_a_sources_own_hfu_is_noted_where_it_counts_other_flops() -> None:
+    run = {"model": LLAMA_70B, "seq": 8192, "tokens_per_s": 100, "peak_flops_per_s": 989e12}
+    # 12Lhs for what runs again in 4Lhs
+    (note,) = calculate(**run, convention="korthikanti", recompute="selective").notes
+    assert "korthikanti-selective, 72Lh²(1 + s/3h + V/12hL), has 521.7 GFLOP per token" in note
+    assert not calculate(**run, convention="matmul", recompute="selective").notes
+    assert not calculate(**run, convention="korthikanti").notes
 
 
 def test_an_hfu_above_1_is_impossible_also_where_the_mfu_is_not() -> None:
@@ -257,7 +315,7 @@ def test_every_general_convention_has_a_row_or_a_reason() -> None:
     [
         ({"mfu": 0.4}, "mfu has no place"),
         ({"token_budget": 1e12}, "token_budget has no place"),
-        ({"recompute": "full"}, "recompute has no place"),
+        ({"recompute": "full"}, "say themselves what runs again"),
         ({"mode": "inference"}, "those of training"),
         ({"model": None, "params": 7e9}, "need the sizes of the model"),
         ({"tokens_per_s_per_device": None}, "is missing"),

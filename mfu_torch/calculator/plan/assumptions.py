@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from mfu_torch.calculator.plan.errors import MIXTURES
 from mfu_torch.calculator.plan.layout import Layout
 from mfu_torch.calculator.plan.memory import KNOWN
 from mfu_torch.calculator.plan.stage import layer_parts
 from mfu_torch.flops.formulas.decoder import Decoder
 from mfu_torch.flops.formulas.parts import Experts
+
+
+def has_experts(model: Decoder) -> bool:
+    """Whether it is a mixture of experts."""
+    return any(isinstance(part, Experts) for _, part in layer_parts(model))
 
 
 def assumptions(model: Decoder, layout: Layout, dtype: str) -> list[str]:
@@ -28,11 +34,11 @@ def assumptions(model: Decoder, layout: Layout, dtype: str) -> list[str]:
         found.append("all products run in fp8, attention and the head, too")
     if len(model.blocks) > 1:
         found.append("layers of several kinds are spread over the stages as if all were the mean")
-    if any(isinstance(part, Experts) for _, part in layer_parts(model)):
+    if has_experts(model):
         found.append("tokens are routed evenly over experts; none is dropped or padded")
         found.append(
             "products of experts are taken to be as fast as any: three published steps of mixtures "
-            "took 4 to 6 times as long as planned"
+            f"took {MIXTURES[0]} to {MIXTURES[1]} times as long as planned"
         )
     unknown = {type(part).__name__ for _, part in layer_parts(model) if not isinstance(part, KNOWN)}
     if unknown:
@@ -50,9 +56,12 @@ def assumptions(model: Decoder, layout: Layout, dtype: str) -> list[str]:
 
 def _overlap_text(layout: Layout) -> str:
     if not layout.overlap:
-        return "no communication runs beside compute"
+        return "no communication runs beside compute (--overlap)"
     listed = ", ".join(layout.overlap)
-    text = f"beside compute: communication of {listed}, up to the matmuls of its micro-batch"
+    text = (
+        f"beside compute (--overlap): communication of {listed}, together up to the matmuls of its "
+        "micro-batch"
+    )
     if "dp" in layout.overlap and layout.zero < 3:
         text += "; the gradients, once a step, up to those of one micro-batch"
     return text

@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import math
 
-from mfu_torch.calculator.plan.assumptions import assumptions
+import msgspec
+
+from mfu_torch.calculator.plan.assumptions import assumptions, has_experts
+from mfu_torch.calculator.plan.errors import expected
 from mfu_torch.calculator.plan.layout import Layout
 from mfu_torch.calculator.plan.machine import Machine
-from mfu_torch.calculator.plan.memory import Memory, memory_of, owned_by_optimizer
+from mfu_torch.calculator.plan.memory import (
+    Memory,
+    largest_micro_batch,
+    memory_of,
+    owned_by_optimizer,
+)
 from mfu_torch.calculator.plan.stage import (
     Stage,
     data_parallel_s,
+    hidden_s,
     mean_and_slowest,
     scores_rule,
     stage_of,
@@ -58,10 +67,15 @@ class Plan(Record, frozen=True, kw_only=True):
         convention: By which its model FLOPs are counted.
         model_flops: Of the step, all devices together.
         terms: They add up to ``step_s``; the first is the model FLOPs at the peak.
+        hidden: Communication that runs beside compute, and is no part of the step.
+        unhidden_step_s: Seconds of the step if none of it did.
         step_s: Seconds.
         mfu: Model FLOPs utilization.
         tokens_per_s: Of all devices together.
         memory: Of the fullest device.
+        largest_micro_batch: Sequences of a micro-batch that fit, the layout being what it is; 0:
+            not even one does. ``None`` where that is not known.
+        expected: How far off such plans were of published runs, in a sentence.
         assumptions: One sentence each.
     """
 
@@ -71,15 +85,24 @@ class Plan(Record, frozen=True, kw_only=True):
     convention: str
     model_flops: float
     terms: tuple[PlanTerm, ...]
+    hidden: tuple[PlanTerm, ...]
+    unhidden_step_s: float
     step_s: float
     mfu: float
     tokens_per_s: float
     memory: Memory
+    largest_micro_batch: int | None
+    expected: str
     assumptions: tuple[str, ...]
 
     def points(self, term: PlanTerm) -> float:
         """Share of the step, as a fraction: points of MFU that a term costs."""
         return term.seconds / self.step_s
+
+    @property
+    def unhidden_mfu(self) -> float:
+        """Of the step in which no communication runs beside compute."""
+        return utilization(self.terms[0].seconds, self.unhidden_step_s)
 
 
 def plan(
@@ -112,6 +135,9 @@ def plan(
     model_flops = float(each * tokens)
     terms = _terms(model, layout, machine, model_flops, convention)
     step_s = sum(term.seconds for term in terms)
+    beside = hidden_s(model, layout, machine, stage_of(model, layout, machine))
+    bare = msgspec.structs.replace(layout, overlap=())
+    unhidden = _terms(model, bare, machine, model_flops, convention) if beside else terms
     return Plan(
         name=name,
         layout=layout,
@@ -119,10 +145,14 @@ def plan(
         convention=convention,
         model_flops=model_flops,
         terms=terms,
+        hidden=tuple(PlanTerm(name=name, seconds=seconds) for name, seconds in beside.items()),
+        unhidden_step_s=sum(term.seconds for term in unhidden),
         step_s=step_s,
         mfu=utilization(terms[0].seconds, step_s),
         tokens_per_s=tokens / step_s,
         memory=memory_of(model, layout, machine.memory_bytes),
+        largest_micro_batch=largest_micro_batch(model, layout, machine.memory_bytes),
+        expected=expected(has_experts(model), machine.rate_is_given, layout),
         assumptions=(*machine.notes, *assumptions(model, layout, machine.peak.dtype)),
     )
 
@@ -187,7 +217,7 @@ def _compute_terms(
         PlanTerm(
             name="other operations",
             seconds=m * stage.other_operations_s,
-            how="norms, additions, activations: bytes over memory bandwidth",
+            how="norms, additions, activations over memory bandwidth",
         ),
     )
 

@@ -35,6 +35,7 @@ class Machine(Record, frozen=True, kw_only=True):
         node: Link inside a node, of one device.
         network: Link out of it, of one device.
         notes: Where each is from, one sentence each.
+        rate_is_given: Whether ``matmul_flops_per_s`` is not the published one.
     """
 
     peak: Peak
@@ -45,6 +46,7 @@ class Machine(Record, frozen=True, kw_only=True):
     node: Link
     network: Link
     notes: tuple[str, ...] = ()
+    rate_is_given: bool = False
 
     def link(self, ranks: int, in_node: int) -> Link:
         """What a group's ring is as fast as.
@@ -158,6 +160,7 @@ def machine_of(
         node=links[0],
         network=links[1],
         notes=(*notes, *(_link_notes(wires, link_efficiency) if needs_node else ())),
+        rate_is_given=efficiency is not None,
     )
 
 

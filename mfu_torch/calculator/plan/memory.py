@@ -12,6 +12,10 @@ written for any widths: sbh(34 + 5as/h) for a layer of GPT without parallelism.
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from mfu_torch.calculator.plan.layout import Layout
 from mfu_torch.flops.formulas.decoder import Decoder
 from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention, Part
@@ -70,6 +74,17 @@ def memory_of(model: Decoder, layout: Layout, available: float | None) -> Memory
         available=available,
         is_whole=all(isinstance(part, KNOWN) for block in model.blocks for part in block.parts),
     )
+
+
+def largest_micro_batch(model: Decoder, layout: Layout, available: float | None) -> int | None:
+    """Sequences of a micro-batch that fit: activations are proportional to them.
+
+    0 where not even one fits; ``None`` where that is not known.
+    """
+    one = memory_of(model, msgspec.structs.replace(layout, micro_batch_size=1), available)
+    if available is None or not one.is_whole or one.activations == 0:
+        return None
+    return max(0, math.floor((available - one.total + one.activations) / one.activations))
 
 
 def parameters_on_rank(model: Decoder, layout: Layout) -> tuple[float, float]:

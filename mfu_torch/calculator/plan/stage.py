@@ -5,6 +5,8 @@ A stage holds its share of the layers; tensor- and context-parallel ranks share 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from mfu_torch.calculator.plan.collectives import (
@@ -85,16 +87,26 @@ def stage_of(model: Decoder, layout: Layout, machine: Machine) -> Stage:
     shared = layout.tp * layout.cp * machine.matmul_flops_per_s
     matmuls_s = layers.training / (shared * layout.pp)
     traffic = _other_operations_s(model, layout, machine)
-    hidden_in = matmuls_s
+    shown = _exposed(
+        {
+            "tp": _tensor_s(model, layout, machine),
+            "cp": _context_s(model, layout, machine),
+            "ep": _expert_s(model, layout, machine),
+            "pp": _sends_s(model, layout, machine),
+            "dp": _gathers_s(model, layout, machine),
+        },
+        matmuls_s,
+        layout,
+    )
     return Stage(
         matmuls_s=matmuls_s,
         recompute_s=_recomputed_flops(layers, layout) / (shared * layout.pp),
         other_operations_s=traffic,
-        tensor_s=_exposed("tp", _tensor_s(model, layout, machine), hidden_in, layout),
-        context_s=_exposed("cp", _context_s(model, layout, machine), hidden_in, layout),
-        expert_s=_exposed("ep", _expert_s(model, layout, machine), hidden_in, layout),
-        gathers_s=_gathers_s(model, layout, machine, hidden_in),
-        sends_s=_exposed("pp", _sends_s(model, layout, machine), hidden_in, layout),
+        tensor_s=shown["tp"],
+        context_s=shown["cp"],
+        expert_s=shown["ep"],
+        gathers_s=shown["dp"],
+        sends_s=shown["pp"],
         head_s=(whole.training - layers.training) / shared,
     )
 
@@ -216,7 +228,7 @@ def _sends_s(model: Decoder, layout: Layout, machine: Machine) -> float:
     return 2 * layout.virtual_stages * one
 
 
-def _gathers_s(model: Decoder, layout: Layout, machine: Machine, compute_s: float) -> float:
+def _gathers_s(model: Decoder, layout: Layout, machine: Machine) -> float:
     """ZeRO 3: parameters are gathered for the forward and for the backward, gradients scattered."""
     if layout.zero < 3:
         return 0.0
@@ -224,11 +236,16 @@ def _gathers_s(model: Decoder, layout: Layout, machine: Machine, compute_s: floa
     for numbers, group in _groups(model, layout):
         total += 2 * all_gather_s(group, numbers * PARAMETER_BYTES, link)
         total += reduce_scatter_s(group, numbers * GRADIENT_BYTES, link)
-    return _exposed("dp", total, compute_s, layout)
+    return total
 
 
 def data_parallel_s(model: Decoder, layout: Layout, machine: Machine, stage: Stage) -> float:
     """Once a step; hidden, if at all, behind one micro-batch: the gradients are not done before."""
+    gradients_s = _gradients_s(model, layout, machine)
+    return _exposed({"dp": gradients_s}, stage.matmuls_s, layout)["dp"]
+
+
+def _gradients_s(model: Decoder, layout: Layout, machine: Machine) -> float:
     if layout.zero == 3:
         return 0.0
     link, total = machine.data_link(layout), 0.0
@@ -238,7 +255,25 @@ def data_parallel_s(model: Decoder, layout: Layout, machine: Machine, stage: Sta
         else:
             total += reduce_scatter_s(group, numbers * GRADIENT_BYTES, link)
             total += all_gather_s(group, numbers * PARAMETER_BYTES, link)
-    return _exposed("dp", total, stage.matmuls_s, layout)
+    return total
+
+
+def hidden_s(model: Decoder, layout: Layout, machine: Machine, stage: Stage) -> dict[str, float]:
+    """Seconds of a step that communication runs beside compute, by what it is; none that is 0.
+
+    What :func:`stage_of` and :func:`data_parallel_s` left out of what the links take.
+    """
+    m = layout.micro_batches
+    whole_s = {
+        "tensor parallel": m * (_tensor_s(model, layout, machine) - stage.tensor_s),
+        "context parallel": m * (_context_s(model, layout, machine) - stage.context_s),
+        "expert parallel": m * (_expert_s(model, layout, machine) - stage.expert_s),
+        "parameter gathers": m * (_gathers_s(model, layout, machine) - stage.gathers_s),
+        "pipeline sends": m * (_sends_s(model, layout, machine) - stage.sends_s),
+        "data parallel": _gradients_s(model, layout, machine)
+        - data_parallel_s(model, layout, machine, stage),
+    }
+    return {name: seconds for name, seconds in whole_s.items() if seconds > 0}
 
 
 def _groups(model: Decoder, layout: Layout) -> list[tuple[float, int]]:
@@ -249,6 +284,16 @@ def _groups(model: Decoder, layout: Layout) -> list[tuple[float, int]]:
     return [(numbers, group) for numbers, group in held if numbers]
 
 
-def _exposed(what: Hidden, seconds: float, beside_s: float, layout: Layout) -> float:
-    """What is left of communication that runs beside so much compute."""
-    return max(0.0, seconds - beside_s) if what in layout.overlap else seconds
+def _exposed(
+    whole_s: Mapping[Hidden, float], beside_s: float, layout: Layout
+) -> dict[Hidden, float]:
+    """What is left of communication where some of it runs beside so much compute.
+
+    All of it together hides behind no more than that.
+    """
+    left_s, found = beside_s, {}
+    for what, seconds in whole_s.items():
+        covered_s = min(seconds, left_s) if what in layout.overlap else 0.0
+        left_s -= covered_s
+        found[what] = seconds - covered_s
+    return found

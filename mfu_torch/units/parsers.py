@@ -1,18 +1,11 @@
-"""Numbers to text and back: the only place where either happens.
-
-Inside mfu_torch everything is SI base units and fractions; ``"989 TFLOP/s"`` and ``"41.2 %"``
-exist only here.
-"""
+"""Text of people to numbers in SI base units; what is wrong with one is said in one line."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
 _EXPONENTS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12, "P": 15, "E": 18}
-_STEPS = (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
-_SCALE = (1e-9, 1e24)  # beyond it a number without an exponent is a row of zeros
 # A comma stands between groups of three digits only: "1,5" is no 15.
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*|(?=\.[0-9]))(?:\.[0-9]*)?"
 _QUANTITY = re.compile(rf"\s*([-+]?{_NUMBER})(?:[eE]([-+]?[0-9]{{1,6}}))?\s*(.*?)\s*", re.DOTALL)
@@ -34,6 +27,8 @@ _ITEMS = {
 }
 
 _A_COUNT = "a number above 0, e.g. 70B, 2.4e15 or 8,192"
+_A_WHOLE = "a whole number from 1 on"
+_DAYS = 'a time above 0, e.g. 60 (days), "12 h" or "3 d"'
 _A_TIME = 'a time above 0, e.g. 1.2 (seconds), "350 ms" or "2 h"'
 _A_SHARE = 'a share, e.g. "40 %" or 0.40'
 _A_BANDWIDTH = 'bytes per second, e.g. "3.35 TB/s" or 3.35e12'
@@ -107,6 +102,8 @@ def _quantity(
     suffix = match and re.fullmatch(rf"([{prefixes}]?)\s*({unit})", match.group(3), re.IGNORECASE)
     if not match or not suffix:
         raise ValueError(f"{_shown(value)} is not understood; expected {expected}")
+    if suffix.group(1) == "e":  # "70e": an exponent whose digits were lost, and no exa
+        raise ValueError(f"{_shown(value)} ends in its exponent; expected {expected}")
     exponent = _EXPONENTS.get(suffix.group(1), _EXPONENTS.get(suffix.group(1).upper(), 0))
     return _above_0(_number(match, exponent), value, expected), suffix.group(2)
 
@@ -126,9 +123,15 @@ def parse_whole(value: float | str) -> int:
     Raises:
         ValueError: If it is no whole number from 1 to 10^15.
     """
-    number = _quantity(value, "", "a whole number from 1, e.g. 8192", prefixes=" ")[0]
+    if isinstance(value, str) and (short := re.fullmatch(r"\s*([0-9]{1,9})\s*[kK]\s*", value)):
+        thousands = int(short.group(1))
+        raise ValueError(
+            f"{_shown(value)} may be {1000 * thousands} or {1024 * thousands}; expected the number "
+            "itself"
+        )
+    number = _quantity(value, "", _A_WHOLE, prefixes=" ")[0]
     if number != int(number) or number > _LARGEST_WHOLE:
-        raise ValueError(f"{_shown(value)} is no whole number from 1 to 10^15; expected e.g. 8192")
+        raise ValueError(f"{_shown(value)} is no whole number from 1 to 10^15; expected {_A_WHOLE}")
     return int(number)
 
 
@@ -147,7 +150,11 @@ def parse_seconds(value: float | str) -> float:
     Raises:
         ValueError: If it is no time above 0.
     """
-    seconds, unit = _quantity(value, "|".join(("", *_SECONDS)), _A_TIME, prefixes=" ")
+    return _seconds(value, _A_TIME)
+
+
+def _seconds(value: float | str, expected: str) -> float:
+    seconds, unit = _quantity(value, "|".join(("", *_SECONDS)), expected, prefixes=" ")
     size = _SECONDS[unit.lower() or "s"]
     return seconds * size if size >= 1 else seconds / round(1 / size)  # 350 * 1e-3 is not 0.35
 
@@ -159,7 +166,7 @@ def parse_days(value: float | str) -> float:
         ValueError: If it is no time above 0.
     """
     is_bare = not isinstance(value, str) or not value.strip()[-1:].isalpha()
-    return parse_seconds(value) * (_SECONDS["d"] if is_bare else 1)
+    return _seconds(value, _DAYS) * (_SECONDS["d"] if is_bare else 1)
 
 
 def parse_share(value: float | str) -> float:
@@ -171,7 +178,7 @@ def parse_share(value: float | str) -> float:
     share, unit = _quantity(value, "%|percent|", _A_SHARE, prefixes=" ")
     if not unit and share > 1:
         number = str(value).strip()
-        hundredth = f" or {share / 100:.2f}" if share <= 100 else ""
+        hundredth = f" or {_as_fraction(share)}" if share <= 100 else ""
         raise ValueError(f'{_shown(value)} is no share of 1; expected "{number} %"{hundredth}')
     share = share / 100 if unit else share
     if not 0 < share <= 1:
@@ -179,6 +186,12 @@ def parse_share(value: float | str) -> float:
             f"{_shown(value)} is no share above 0 and up to 100 %; expected {_A_SHARE}"
         )
     return share
+
+
+def _as_fraction(percents: float) -> str:
+    """``40`` -> ``"0.40"``, ``1.4`` -> ``"0.014"``."""
+    share = round(percents / 100, 12)
+    return f"{share:.2f}" if share == round(share, 2) else f"{share:.10g}"
 
 
 def parse_per_s(value: float | str, of: str = "tokens", *, per_device: bool = False) -> float:
@@ -195,6 +208,8 @@ def parse_per_s(value: float | str, of: str = "tokens", *, per_device: bool = Fa
     item, per = _ITEMS[of], "|".join(_PER_TIME)
     unit = rf"(?:(?:{item})?\s*(?:/|per)\s*(?:{per})(?:\s*(?:/|per)\s*(?:gpu|device|chip|tpu))?)?"
     expected = f'{of} per second above 0, e.g. 2000, "1.2M {of}/s" or "90B {of}/day"'
+    if of == "tokens" and isinstance(value, str):  # "24.5 t/s": tokens; tera is a capital
+        value = re.sub(r"(?<=[0-9 kKMB])t(?=\s*(?:/|per\b))", "tok", value)
     rate, found = _quantity(value, unit, expected)
     words = re.split(r"\s*(?:/|\bper\b)\s*", found.lower())
     if len(words) > 2 and not per_device:
@@ -239,105 +254,3 @@ def parse_money(value: float | str) -> float:
         return _quantity(text, "USD|", 'an amount above 0, e.g. 2.50 or "$2.50"', prefixes=" ")[0]
     except ValueError as problem:
         raise ValueError(str(problem).replace(_shown(text), _shown(value), 1)) from None
-
-
-def scaled(value: float, unit: str, digits: int = 3) -> str:
-    """``scaled(9.89e14, "FLOP/s")`` -> ``"989 TFLOP/s"``; with no unit, ``"13.1k"``."""
-    if abs(value) < 1000 and value == int(value):
-        return f"{int(value)}{' ' if unit else ''}{unit}"
-    if not _SCALE[0] <= abs(value) < _SCALE[1]:
-        return f"{value:.{digits - 1}e}{' ' if unit else ''}{unit}"
-    for prefix, size in _STEPS:
-        if _round(abs(value), digits) >= size:
-            return f"{significant(value / size, digits)}{' ' if unit else ''}{prefix}{unit}"
-    return f"{significant(value, digits)}{' ' if unit else ''}{unit}"
-
-
-def count_text(value: float, digits: int = 4) -> str:
-    """As people write counts, with B for 10^9: ``"70B"``, ``"70.55B"``, ``"15T"``, ``"8,192"``."""
-    if value < 1e6:
-        return f"{value:,.{0 if value == int(value) else 2}f}"
-    number, prefix = scaled(value, "", digits)[:-1], scaled(value, "", digits)[-1]
-    short = number.rstrip("0").rstrip(".") if "." in number else number
-    return short + prefix.replace("G", "B")
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """``digits`` significant digits, no exponent: 989.4 -> ``"989"``, 0.0412 -> ``"0.0412"``."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    value = _round(value, digits)
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:.{decimals}f}"
-
-
-def _round(value: float, digits: int) -> float:
-    return float(f"{value:.{digits - 1}e}")
-
-
-def percent(share: float) -> str:
-    """``0.4123`` -> ``"41.2 %"``; small shares keep two digits: ``0.00042`` -> ``"0.042 %"``."""
-    value = share * 100
-    if value != 0 and abs(_round(value, 2)) < 1:
-        return f"{significant(value, 2)} %"
-    return f"{value:.1f} %"
-
-
-def percent_exact(share: float) -> str:
-    """With two decimals, as published tables have: ``0.28311`` -> ``"28.31 %"``.
-
-    What that would show as nothing keeps two digits: ``0.0000042`` -> ``"0.00042 %"``.
-    """
-    value = share * 100
-    if value != 0 and not 1e-9 <= abs(value) < 1e12:
-        return f"{value:.1e} %"
-    return f"{value:.2f} %" if abs(value) >= 0.01 or value == 0 else f"{significant(value, 2)} %"
-
-
-def margin(uncertainty: float | None) -> str:
-    """``0.09`` -> ``" (up to 9.0 % off)"``; nothing where there is none."""
-    return "" if uncertainty is None else f" (up to {percent(uncertainty)} off)"
-
-
-def seconds(value: float) -> str:
-    """``0.3124`` -> ``"312 ms"``; ``75`` -> ``"75.0 s"``; ``7260`` -> ``"2 h 01 min"``."""
-    if value < 0 or not math.isfinite(value):
-        return f"-{seconds(-value)}" if value < 0 else f"{value} s"
-    if round(value) >= 3600:
-        hours, minutes = divmod(round(value / 60), 60)
-        return f"{hours} h {minutes:02d} min"
-    if value >= 600:
-        minutes, rest = divmod(round(value), 60)
-        return f"{minutes} min {rest:02d} s"
-    if value == 0:
-        return "0 s"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if _round(value, 3) >= size:
-            return f"{significant(value / size)} {unit}"
-    return f"{significant(value / 1e-9)} ns"
-
-
-def bytes_(value: float) -> str:
-    """``85e9`` -> ``"85.0 GB"`` (powers of 1000)."""
-    return scaled(value, "B")
-
-
-def rounded_parts(parts: Sequence[float], decimals: int) -> list[str]:
-    """Parts of a whole as text that adds up: the printed parts sum to the printed total.
-
-    Largest remainder: every part is rounded down, then those that lost most are rounded up until
-    the sum is right. Thirds of 1 with one decimal: ``["0.4", "0.3", "0.3"]``. Parts that are not
-    finite are ``"-"``; then nothing can add up, and the others are just rounded.
-    """
-    if not all(map(math.isfinite, parts)):
-        return [f"{part:.{decimals}f}" if math.isfinite(part) else "-" for part in parts]
-    unit = 10**decimals
-    # Rounding first removes float noise, which rounding down would turn into a whole unit:
-    # 0.29 * 100 is 28.999999999999996.
-    exact = [round(part * unit, 6) for part in parts]
-    whole = [math.floor(part) for part in exact]
-    missing = round(math.fsum(parts) * unit) - sum(whole)
-    by_loss = sorted(range(len(parts)), key=lambda i: whole[i] - exact[i])
-    for i in by_loss[: max(0, missing)]:
-        whole[i] += 1
-    return [f"{part / unit:.{decimals}f}" for part in whole]
