@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,18 @@ from mfu_torch.clock.ledger import OpenStep, PauseTime
 from mfu_torch.peak.benchmark import forget_measured
 from mfu_torch.peak.resolve import Given, resolve_peak
 from mfu_torch.peak.telemetry import DeviceSampler
-from mfu_torch.records import CountEntry, Earlier, End, Pause, PeakEntry, Run, Step, Window
+from mfu_torch.records import (
+    CountEntry,
+    Earlier,
+    End,
+    FlopCount,
+    Pause,
+    Peak,
+    PeakEntry,
+    Run,
+    Step,
+    Window,
+)
 from mfu_torch.resume import save
 from mfu_torch.run.recorder import Recorder
 from mfu_torch.session import Place
@@ -33,6 +44,7 @@ class Bookkeeper:
         sampler: Started here, stopped on closing; what it saw is recorded with each window.
 
     Attributes:
+        place: Where the run computes.
         due: Index of the step at whose start the next window can be complete.
         steps_made: How often steps had each combination of count ids, whether timed yet or not.
     """
@@ -52,7 +64,7 @@ class Bookkeeper:
         self.recorder = recorder
         self.run_path = run_path
         self.due = first + log_every
-        self._place = place
+        self.place = place
         self._log_every = log_every
         self._given_peak = given_peak
         self._own_time = own_time
@@ -71,11 +83,22 @@ class Bookkeeper:
         for dtype in entry.count.by_dtype if entry.count else ():
             if dtype not in self._peaks:
                 with self._own_time("peak") if self._is_measured(dtype) else nullcontext():
-                    peak = resolve_peak(self._place.described, dtype, given=self._given_peak)
+                    peak = resolve_peak(self.place.described, dtype, given=self._given_peak)
                 self._peaks[dtype] = peak
                 self.recorder.put(peak)
         self._counts[entry.id] = entry
         self.recorder.put(entry)
+
+    def count_of(self, steps: Iterable[OpenStep]) -> FlopCount | None:
+        """FLOPs of all these steps together; ``None`` where they are not known."""
+        entries = [self._counts.get(number) for step in steps for number in step.count_ids]
+        counts = [entry.count for entry in entries if entry and entry.count]
+        return FlopCount.sum(counts) if counts and len(counts) == len(entries) else None
+
+    def peak_of(self, dtype: str | None) -> Peak | None:
+        """The peak that this run uses for a dtype; ``None`` where there is none."""
+        entry = self._peaks.get(dtype or "")
+        return None if entry is None else entry.peak
 
     def state(
         self, started: str, steps: int, earlier: Earlier | None, *, own_s: float, stopped: str = ""
@@ -95,7 +118,7 @@ class Bookkeeper:
     def _is_measured(self, dtype: str) -> bool:
         given = self._given_peak
         has_one = dtype in given if isinstance(given, Mapping) else given is not None
-        return self._place.described.kind == "cpu" and not has_one
+        return self.place.described.kind == "cpu" and not has_one
 
     def take(self, parts: list[OpenStep | PauseTime]) -> bool:
         """Record parts of the run whose time is known; whether that completed a window."""
@@ -170,7 +193,7 @@ class Bookkeeper:
         return Window(
             steps=tuple(map(_as_record, self._resolved)),
             wall_s=self._resolved[-1].wall_s,
-            memory_bytes=self._place.peak_memory_bytes(),
+            memory_bytes=self.place.peak_memory_bytes(),
         )
 
     def _forget_low_peaks(self) -> None:
@@ -180,7 +203,7 @@ class Bookkeeper:
             return
         for entry in self._peaks.values():
             if entry.peak is not None and entry.peak.provenance == "measured":
-                forget_measured(self._place.described, entry.dtype)
+                forget_measured(self.place.described, entry.dtype)
                 self.recorder.warn_once(
                     f"the measured {entry.dtype} peak is too low: this run exceeded it. It was "
                     "measured while other work kept the machine busy, or at a lower clock; the "

@@ -30,6 +30,7 @@ from mfu_torch.bookkeeping import Bookkeeper
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
 from mfu_torch.contexts import DataWait, StepContext, WatchedLoaders
+from mfu_torch.explaining import stepping_for
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.messages import first_line
@@ -41,7 +42,6 @@ from mfu_torch.run.sinks import Sink
 from mfu_torch.session import (
     Place,
     check_arguments,
-    check_device,
     check_sinks,
     given_count,
     models_of,
@@ -49,7 +49,7 @@ from mfu_torch.session import (
     place_of,
     timeline_of,
 )
-from mfu_torch.stepping import NEVER_ENTERED, Stepping
+from mfu_torch.stepping import NEVER_ENTERED
 
 T = TypeVar("T")
 
@@ -83,6 +83,8 @@ class Meter:
         resume: What :meth:`state_dict` returned in an earlier attempt at this run: steps are
             numbered on, and the end-to-end MFU is over all attempts, what was lost between them
             included.
+        explain_every: After every so many steps the next few are recorded with ``torch.profiler``,
+            and analysed in another process: where their time went. At least 10; ``None``: never.
 
     Raises:
         TypeError, ValueError: If an argument cannot be understood; the message says which.
@@ -104,11 +106,10 @@ class Meter:
         group: Any = None,
         telemetry: bool = True,
         resume: Mapping[str, Any] | None = None,
+        explain_every: int | None = None,
     ) -> None:
         self._models = models_of(model)
-        check_arguments(attention, log_every, log_dir)
-        if device is not None and not isinstance(device, Device):
-            check_device(device)
+        check_arguments(attention, log_every, log_dir, device, explain_every)
         check_given(peak)
         check_sinks(sinks)
         self._log_dir = log_dir
@@ -123,10 +124,11 @@ class Meter:
         self._group = group
         self._telemetry = telemetry
         self._resume = resume
+        self._explain_every = explain_every
         self._state = check_state(resume)
         self._started = self._closed = False
         self._ended = ""  # why the run was closed
-        self._stepping = Stepping(self._start_once)
+        self._stepping = stepping_for(explain_every, self._start_once)
         self._context = StepContext(self._stepping.begin, self._stepping.end, self._stepping.add)
         self._loaders = WatchedLoaders(self._stepping.waits)
 
@@ -139,6 +141,7 @@ class Meter:
             "peak": self._given_peak, "attention": self._attention, "flops": self._flops,
             "sinks": self._sinks, "device": self._device, "clock": self._clock, "sync": self._sync,
             "group": self._group, "telemetry": self._telemetry, "resume": self._resume,
+            "explain_every": self._explain_every,
         }  # fmt: skip
 
     def __setstate__(self, arguments: dict[str, Any]) -> None:
@@ -232,6 +235,7 @@ class Meter:
             self._books.finish(self._time.close())
         except Exception as error:  # the device may be in a failed state; the file must be whole
             self._recorder.warn("the last steps could not be timed: %s", first_line(error))
+        self._stepping.conclude()
         self._books.close(self._time.wall_s, reason)
 
     @property

@@ -35,6 +35,9 @@ from mfu_torch.run.sinks import ConsoleSink, Sink
 
 logger = logging.getLogger(__name__)
 
+EXPLAIN_LEAST = 10
+"""Fewest steps between two recordings: their breakdown is compared with as many steps around."""
+
 
 class Place:
     """Where a process of the run computes: its device, and its rank among the others."""
@@ -72,7 +75,13 @@ def models_of(model: object) -> tuple[nn.Module, ...]:
     return tuple(dict.fromkeys(models))
 
 
-def check_arguments(attention: object, log_every: object, log_dir: object) -> None:
+def check_arguments(
+    attention: object,
+    log_every: object,
+    log_dir: object,
+    device: torch.device | str | Device | None,
+    explain_every: object,
+) -> None:
     """Refuse what a meter cannot use, before anything runs.
 
     Raises:
@@ -80,11 +89,23 @@ def check_arguments(attention: object, log_every: object, log_dir: object) -> No
     """
     if attention not in ("full", "causal"):
         raise ValueError(f"attention is {attention!r}; expected 'full' or 'causal'")
-    whole = isinstance(log_every, numbers.Integral) and not isinstance(log_every, bool)
-    if not whole or log_every < 1:  # type: ignore[operator]
+    if not _is_at_least(1, log_every):
         raise ValueError(f"log_every is {log_every!r}; expected a number of steps, at least 1")
+    if explain_every is not None and not _is_at_least(EXPLAIN_LEAST, explain_every):
+        raise ValueError(
+            f"explain_every is {explain_every!r}; expected a number of steps, at least "
+            f"{EXPLAIN_LEAST}, or None"
+        )
     if not (log_dir is None or isinstance(log_dir, (str, os.PathLike))):
         raise TypeError(f"log_dir is {log_dir!r}; expected the path of a folder, or nothing")
+    if device is not None and not isinstance(device, Device):
+        check_device(device)
+
+
+def _is_at_least(least: int, value: object) -> bool:
+    """Whether it is a whole number, and large enough."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return whole and value >= least  # type: ignore[operator]
 
 
 def check_sinks(sinks: object) -> None:

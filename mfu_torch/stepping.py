@@ -81,6 +81,9 @@ class Stepping:
         self.waits.run_ends()
         self._say_where_waits_are()
 
+    def conclude(self) -> None:
+        """The times of all steps are known, and the records are about to be closed."""
+
     def begin(self) -> None:
         """The loop enters a step.
 

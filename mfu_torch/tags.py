@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import CountEntry, Entry, Header, PeakEntry, Telemetry
+from mfu_torch.records import BreakdownEntry, CountEntry, Entry, Header, PeakEntry, Telemetry
+from mfu_torch.records.losses import shares
 from mfu_torch.records.names import Names, as_tag
 from mfu_torch.units import margin, scaled
 
@@ -45,6 +46,9 @@ _DEVICE_TAGS = {
     "nvlink_tx_bytes_per_s": ("device/nvlink_tx_bytes_per_s", 1.0),
 }
 
+DILATION = "breakdown/dilation"
+"""Time of a traced step over that of the untraced ones around it."""
+
 
 def scalars(now: Figures) -> Iterator[tuple[str, float]]:
     """Tag and value of every figure that is known; each tag once.
@@ -71,6 +75,17 @@ def device_scalars(seen: Telemetry) -> Iterator[tuple[str, float]]:
             yield tag, value * unit
     for tag, share in _tagged(seen.throttle):
         yield f"device/throttle_{tag}", share
+
+
+def breakdown_scalars(entry: BreakdownEntry) -> Iterator[tuple[str, float]]:
+    """Tag and value of every part of the traced steps' time, and how much slower tracing made them.
+
+    The parts sum to exactly 1, also in single precision.
+    """
+    for name, share in shares(entry.breakdown).items():
+        yield f"breakdown/{name}", share
+    if entry.dilation is not None:
+        yield DILATION, entry.dilation
 
 
 def facts(record: Entry | Figures) -> Iterator[tuple[str, str]]:

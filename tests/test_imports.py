@@ -53,6 +53,9 @@ def loaded_after(code: str) -> list[str]:
         "import mfu_torch.figures, mfu_torch.units, mfu_torch.run.runfile, mfu_torch.run.sinks",
         "import mfu_torch.insight.report, mfu_torch.insight.summary",
         "import mfu_torch.calculator, mfu_torch.flops.formulas",
+        "import mfu_torch.insight.html",
+        "from mfu_torch.cli import main; main(['report', 'no-such-run', '--html', 'x.html'])",
+        "from mfu_torch.cli import main; main(['compare', 'no-such-run', 'none'])",
         "from mfu_torch.cli import main; main(['calc', '--params', '70B', '--tokens-per-second', "
         "'2000', '--device', 'h100-sxm'])",
         "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', '--all-conventions', "

@@ -43,8 +43,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bookkeeping": {*TERMS, "session", "resume"},
     "contexts": set(),
     "stepping": {*TERMS, "bookkeeping"},
+    # A loop some of whose steps are traced; the traces are read by a process of their own.
+    "explaining": {*TERMS, "bookkeeping", "stepping"},
     # Meter.summary() is the report
-    "meter": {*TERMS, "session", "bookkeeping", "contexts", "stepping", "resume", "insight"},
+    "meter": {
+        *TERMS,
+        *("session", "bookkeeping", "contexts", "explaining", "stepping", "resume", "insight"),
+    },
     "integrations": {
         *TERMS,
         *("insight", "meter", "contexts", "resume", "integrations.tensorboard"),
@@ -58,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third party -> the parts that may import it; others are free.
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
-        *("flops", "peak", "clock", "session", "stepping", "meter"),
+        *("flops", "peak", "clock", "session", "stepping", "explaining", "meter"),
         *("integrations", "integrations.tensorboard"),
     },
     "pynvml": {"peak"},

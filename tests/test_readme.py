@@ -326,6 +326,7 @@ def test_every_tensorboard_tag_is_documented_and_no_other() -> None:
     everything = Figures(step=1, steps=1, time_s=1.0, phases=share, goodput=share, **numbers)
     tags = {tag for tag, _ in scalars(everything)} | {"mfu/how_computed", *TAGS}
     tags |= {"breakdown/wall_time", "goodput_stacked/NAME"}
+    tags |= {f"breakdown/{name}" for name in ("BUCKET", "dilation", "table", "waterfall")}
     sampled = [name for name in Telemetry.__struct_fields__ if name not in ("throttle", "absent")]
     told = Telemetry(throttle={"REASON": 1.0}, **dict.fromkeys(sampled, 1))
     tags |= {tag for tag, _ in device_scalars(told)}

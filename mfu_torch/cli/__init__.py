@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import mfu_torch
-from mfu_torch.cli import bench, calc, count, peak, plan, report
+from mfu_torch.cli import bench, calc, compare, count, explain, peak, plan, report
 
 
 class Command(NamedTuple):
@@ -35,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     try:
         code: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller: prints go nowhere
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader (head, less) has seen enough. What is still buffered goes nowhere, so that
         # the interpreter does not complain when it flushes on exit.
@@ -65,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
 
 COMMANDS: dict[str, Command] = {
     "report": Command("report on one run", report.arguments, report.run),
+    "compare": Command(
+        "whether two runs are comparable, and what changed", compare.arguments, compare.run
+    ),
+    "explain": Command(
+        "where the time of profiled steps went, and what to fix first",
+        explain.arguments,
+        explain.run,
+    ),
     "peak": Command("what a device could do; by default this machine's", peak.arguments, peak.run),
     "bench": Command("measure what a device sustains", bench.arguments, bench.run),
     "calc": Command(

@@ -34,6 +34,7 @@ def summary(run: Run) -> dict[str, Any]:
         "wall": wall_shares(run),
         "device_meanwhile": _meanwhile(run),
         "peaks": run.peaks,
+        "breakdowns": run.breakdowns,
         "counts": [_count(entry, uses[entry.id]) for entry in run.counts.values()],
         "notes": [*(run.end.notes if run.end else ()), *run.notes],
     }

@@ -11,6 +11,7 @@ Raw measurements are stored; shares and rates are computed on reading (:mod:`mfu
 
 from __future__ import annotations
 
+from mfu_torch.records.breakdown import Breakdown, BreakdownEntry
 from mfu_torch.records.facts import (
     MODEL_PHASES,
     Attention,
@@ -45,6 +46,8 @@ __all__ = [
     "MODEL_PHASES",
     "SCHEMA_VERSION",
     "Attention",
+    "Breakdown",
+    "BreakdownEntry",
     "CountEntry",
     "Counts",
     "Device",

@@ -114,3 +114,32 @@ class Breakdown(Record, frozen=True, kw_only=True):
     coverage: Coverage
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class BreakdownEntry(Record, frozen=True, kw_only=True, tag="breakdown"):
+    """Where the time of a few steps went that were recorded while the run went on.
+
+    Attributes:
+        after_step: Steps completed when the last of them was over.
+        steps: Indices of the traced steps.
+        breakdown: Of these.
+        traced_s: Their mean time, on the run's clock.
+        untraced_s: Mean time of the steady steps around them, up to ten before and ten after;
+            ``None`` where there are none.
+        untraced_steps: How many these are.
+        trace: File of the trace, relative to the folder of the run file; empty where it is not
+            kept.
+    """
+
+    after_step: int
+    steps: tuple[int, ...]
+    breakdown: Breakdown
+    traced_s: float
+    untraced_s: float | None = None
+    untraced_steps: int = 0
+    trace: str = ""
+
+    @property
+    def dilation(self) -> float | None:
+        """How many times as long a step takes that is traced; ``None`` if it is not known."""
+        return self.traced_s / self.untraced_s if self.untraced_s else None

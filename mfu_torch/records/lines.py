@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from mfu_torch.records.breakdown import BreakdownEntry
 from mfu_torch.records.facts import Attention, Device, FlopCount, Peak, Record
 
 SCHEMA_VERSION = 1
@@ -229,7 +230,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     notes: tuple[str, ...] = ()
 
 
-Entry = Header | PeakEntry | CountEntry | Window | Telemetry | Pause | End
+Entry = Header | PeakEntry | CountEntry | Window | Telemetry | Pause | BreakdownEntry | End
 """One line of a run file."""
 
 
@@ -240,6 +241,7 @@ class Run(Record, frozen=True, kw_only=True):
         peaks: By dtype.
         counts: By count id.
         telemetry: What the device did meanwhile, in order.
+        breakdowns: Where the time of traced steps went, in order (``Meter(explain_every=...)``).
         end: ``None`` while the run goes on, or when its process was killed.
         notes: What the reader found (a line cut short, say).
     """
@@ -250,6 +252,7 @@ class Run(Record, frozen=True, kw_only=True):
     windows: tuple[Window, ...] = ()
     pauses: tuple[Pause, ...] = ()
     telemetry: tuple[Telemetry, ...] = ()
+    breakdowns: tuple[BreakdownEntry, ...] = ()
     end: End | None = None
     notes: tuple[str, ...] = ()
 
@@ -307,6 +310,7 @@ class Run(Record, frozen=True, kw_only=True):
             windows=tuple(e for e in entries if isinstance(e, Window)),
             pauses=tuple(e for e in entries if isinstance(e, Pause)),
             telemetry=tuple(e for e in entries if isinstance(e, Telemetry)),
+            breakdowns=tuple(e for e in entries if isinstance(e, BreakdownEntry)),
             end=end[-1] if end else None,
             notes=notes,
         )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from typing import TextIO
 
 from mfu_torch.figures import ABOVE_PEAK, ESTIMATED, Figures
-from mfu_torch.records import Attention, CountEntry, Entry, Header, PeakEntry, Telemetry
+from mfu_torch.records import (
+    Attention,
+    BreakdownEntry,
+    CountEntry,
+    Entry,
+    Header,
+    PeakEntry,
+    Telemetry,
+)
+from mfu_torch.records.losses import dilation_text, label, losses, printable, steps_text
 from mfu_torch.run.terminal import COLUMNS, Span, Terminal
 from mfu_torch.units import margin, percent, scaled, seconds
 
@@ -19,6 +29,9 @@ WORTH_SAYING = 0.1
 
 # What a terminal with colours shows apart. Nothing says whether a figure is good: no colour does.
 _REMARK, _WARNING = "dim", "yellow"
+
+_SHARE = re.compile(r"[\d.]+ % of the time")
+"""Begins a hint that says the share itself."""
 
 _FIRST_TO_GO = ("data wait", "throughput", "FLOP/s", "HFU", "step time", "step")
 """What a narrow terminal has no room for, in this order."""
@@ -78,6 +91,8 @@ class ConsoleSink:
                     self._throttled.add(reason)
                     held = f"{reason}, {percent(share)} of the samples"
                     self._once(f"the clock is held down: {held}", _WARNING)
+        elif isinstance(record, BreakdownEntry):
+            self._remark(f"{_INDENT}{_largest_loss(record)}", _REMARK)
 
     def close(self) -> None:
         """Leave the stream open: it belongs to whoever gave it."""
@@ -163,3 +178,15 @@ def _parts(now: Figures, attention: Attention, step: str) -> dict[str, Span]:
     if now.data_wait_share is not None:
         parts["data wait"] = (f"data wait {percent(now.data_wait_share)}", "")
     return parts
+
+
+def _largest_loss(entry: BreakdownEntry) -> str:
+    """What to fix first, as far as the traced steps tell."""
+    found = entry.breakdown
+    text, hint = "no loss was found", ""
+    for worst in losses(found)[:1]:
+        text, hint = label(worst.name), printable(worst.hint)
+        if not _SHARE.match(hint):
+            text = f"{percent(worst.time_ns / found.wall_ns)} {text}"
+    slower = "" if entry.dilation is None else f" ({dilation_text(entry)})"
+    return f"{steps_text(entry.steps)}: {text}{slower}{': ' if hint else ''}{hint}"

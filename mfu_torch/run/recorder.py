@@ -72,12 +72,15 @@ class Recorder:
         header: The run's first record, written at once.
         sinks: Where records go.
         keep: Keep the records in memory too (when there is no run file).
+
+    Attributes:
+        header: As given.
     """
 
     def __init__(self, header: Header, sinks: Iterable[Sink], *, keep: bool = False) -> None:
         everything = list(sinks)
         self._pid = os.getpid()
-        self._header = header
+        self.header = header
         self._file = next((s for s in everything if isinstance(s, RunFileSink)), None)
         others = [s for s in everything if s is not self._file]
         # Those that only keep what they are given, for another thread, wait for no other sink.
@@ -203,12 +206,12 @@ class Recorder:
         """
         self.written()
         if path is None:
-            run = Run.from_entries(list(self._kept or [self._header]))
+            run = Run.from_entries(list(self._kept or [self.header]))
         else:
             try:
                 run = read_run(path)
             except MFUError as error:  # a disk that is full from the first line on, a folder gone
-                run = Run.from_entries([self._header], notes=(str(error),))
+                run = Run.from_entries([self.header], notes=(str(error),))
         missing = () if self.is_forked else self._tally.missing(self._why_missing())
         if missing and self._end is not None and (run.end is None or path is None):
             # Up to where it is recorded, or the time of what is missing would count as lost.
@@ -270,7 +273,7 @@ class Recorder:
             window.steps,
             self._counts,
             self._peaks,
-            self._header.attention,
+            self.header.attention,
             end_to_end=self._wall.end_to_end(self._counts, self._peaks),
             memory_bytes=window.memory_bytes,
             goodput=self._wall.shares(self._counts, self._peaks),

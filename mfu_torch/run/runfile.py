@@ -2,6 +2,7 @@
 
     {"type":"header","schema":1,...}     first
     {"type":"peak",...}  {"type":"count",...}  {"type":"window",...}  {"type":"pause",...}
+    {"type":"telemetry",...}  {"type":"breakdown",...}
     {"type":"end",...}                   last, unless the process was killed
 
 Every line is handed to the system at once, so a killed process loses at most the line that it was

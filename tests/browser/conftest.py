@@ -25,14 +25,27 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def page(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The page of a TensorBoard server on these runs, in a headless browser."""
+def chromium() -> None:
+    """Chromium and its driver are there; else what asks for them is skipped, or fails."""
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     if missing and os.environ.get("MFU_TORCH_BROWSER") == "required":
         pytest.fail(f"{' and '.join(missing)} not found; apt install chromium chromium-driver")
     if missing:
         pytest.skip(f"{' and '.join(missing)} not found: nothing is seen in a browser")
-    screenshots = os.environ.get("MFU_TORCH_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots")
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of what is seen go."""
+    named = os.environ.get("MFU_TORCH_SCREENSHOTS")
+    return Path(named) if named else tmp_path_factory.mktemp("screenshots")
+
+
+@pytest.fixture(scope="session")
+def page(
+    chromium: None, logs: Path, screenshots: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Page]:
+    """The page of a TensorBoard server on these runs, in a headless browser."""
     profile = tmp_path_factory.mktemp("profile")
     with serve(logs, {"low", "high"}) as url, browser(profile) as driver:
-        yield Page(driver, url, Path(screenshots))
+        yield Page(driver, url, screenshots)

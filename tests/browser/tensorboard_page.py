@@ -86,9 +86,11 @@ def _get(url: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def browser(profile: Path) -> Iterator[WebDriver]:
-    """A headless Chromium with an empty profile."""
+def browser(profile: Path, **logs: str) -> Iterator[WebDriver]:
+    """A headless Chromium with an empty profile; ``performance="ALL"`` logs what it fetches."""
     options = webdriver.ChromeOptions()
+    if logs:
+        options.set_capability("goog:loggingPrefs", logs)
     options.binary_location = shutil.which("chromium") or ""
     width, height = SIZE
     for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):

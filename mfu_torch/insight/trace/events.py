@@ -69,6 +69,8 @@ class DeviceWork:
         launch_thread: Index into :attr:`Trace.threads`.
         op: Index into :attr:`Trace.ops` of the innermost op around the launch.
         blocks: Thread blocks of the launch; -1 where they are not recorded.
+        launch_end_ns: End of the call that launched it; -1 without a record, ``None`` where no
+            call's is known.
     """
 
     start_ns: Ints
@@ -80,6 +82,7 @@ class DeviceWork:
     launch_thread: Ints
     op: Ints
     blocks: Ints
+    launch_end_ns: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -106,8 +109,9 @@ class Trace:
         rank: Of the process in its job; ``None`` without.
         world_size: Of the job; ``None`` without.
         groups: Ranks of each process group by its name, where the trace lists them.
-        collectives: For each kernel of a collective (index into ``work``): group name, collective
-            and bytes, where the trace has them.
+        collectives: For each kernel of a collective (index into ``work``): ``collective``,
+            ``group``, ``group_text``, ``group_size``, ``ranks``, ``dtype``, ``bytes``, ``seq``,
+            ``src`` and ``dst``, those that the trace has.
         notes: What was left out in reading, as sentences.
     """
 

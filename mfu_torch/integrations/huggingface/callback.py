@@ -67,6 +67,7 @@ class MFUCallback(TrainerCallback):
         flops: FLOPs of a step, if you know better than the counter.
         sinks: Where figures go besides.
         telemetry: Sample what the device says of itself once a second, on a thread.
+        explain_every: Record and break down a few steps after every so many.
         clock: A :class:`~mfu_torch.clock.clocks.Clock`, for tests.
 
     Raises:
@@ -83,6 +84,7 @@ class MFUCallback(TrainerCallback):
         flops: FlopCount | Mapping[str, float] | None = None,
         sinks: Sequence[Sink] = (),
         telemetry: bool = True,
+        explain_every: int | None = None,
         clock: Any = None,
     ) -> None:
         self._log_dir = log_dir
@@ -93,6 +95,7 @@ class MFUCallback(TrainerCallback):
             "flops": flops,
             "sinks": sinks,
             "telemetry": telemetry,
+            "explain_every": explain_every,
             "clock": clock,
         }
         if log_every is not None:

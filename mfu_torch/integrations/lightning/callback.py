@@ -60,8 +60,8 @@ class MFUCallback(Callback):
         samples: Tells the samples of a batch; by default the length that all its tensors have in
             common, if the loader was asked for that many.
         **meter_options: As for :class:`~mfu_torch.meter.Meter`: ``peak``, ``attention``, ``flops``,
-            ``telemetry``; ``log_every``, by default the Trainer's ``log_every_n_steps``; ``sinks``,
-            besides the Trainer's loggers.
+            ``telemetry``, ``explain_every``; ``log_every``, by default the Trainer's
+            ``log_every_n_steps``; ``sinks``, besides the Trainer's loggers.
 
     Attributes:
         meter: Of the fit in progress, or of the last one; ``None`` before the first.

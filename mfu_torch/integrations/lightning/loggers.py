@@ -8,6 +8,7 @@ the thread that trains, as their clients expect.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from mfu_torch.figures import Figures
 from mfu_torch.messages import first_line
-from mfu_torch.records import Entry, Telemetry
+from mfu_torch.records import BreakdownEntry, Entry, Telemetry
 from mfu_torch.run.sinks import Sink
 from mfu_torch.tags import device_scalars, facts, scalars
 
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 APART = "mfu_torch/"
 """Put before facts, and before a tag that the training logs, too."""
+
+_WINDOWS = 1000
+"""Whose place on the x axis is remembered."""
 
 
 class TrainerLoggers:
@@ -137,14 +141,24 @@ class TensorBoardLoggerSink:
     def __init__(self, sink: Sink, x_of: Callable[[int], int]) -> None:
         self._sink = sink
         self._x_of = x_of
+        self._windows: deque[tuple[int, int]] = deque(maxlen=_WINDOWS)
 
     def write(self, record: Entry | Figures) -> None:
         """Move a record, and pass it on."""
         if isinstance(record, Figures):
-            record = replace(record, step=self._x_of(record.step))
+            x = self._x_of(record.step)
+            self._windows.append((record.step, x))
+            record = replace(record, step=x)
         elif isinstance(record, Telemetry):
             record = replace(record, after_step=self._x_of(record.after_step))
+        elif isinstance(record, BreakdownEntry):
+            record = replace(record, after_step=self._x_of_window(record.after_step))
         self._sink.write(record)
+
+    def _x_of_window(self, step: int) -> int:
+        """That of the window which the step is in: a breakdown comes some windows later."""
+        found = next((x for end, x in self._windows if end >= step), None)
+        return self._x_of(step) if found is None else found
 
     def close(self) -> None:
         """Close the sink; the writer stays open for its logger."""

@@ -26,6 +26,7 @@ _LINES = {
     "device ladder": r"(device/(gpu_util|cpu_util|sm_active|tensor_active)|mfu/(hfu|mfu))$",
     "shares of the step time": r"time/(phase_.*|data_wait)_share$",
     "shares of the wall time": r"goodput/",
+    "shares of the traced steps": r"breakdown/(?!dilation$)",
 }
 
 # What a chart is there for, where that is not everything on it.

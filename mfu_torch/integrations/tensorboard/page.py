@@ -25,11 +25,11 @@ def how_computed(header: Header, peaks: Peaks, counted: Counted) -> str:
     """Markdown that says what stands behind the numbers of a run."""
     parts = [
         "### How the numbers of this run were computed",
-        _table(("figure", "what it is"), _DEFINITIONS),
+        markdown_table(("figure", "what it is"), _DEFINITIONS),
         "#### Time and FLOPs",
-        _table(("", "of this run"), [*_of_run(header), *counted.rows()]),
+        markdown_table(("", "of this run"), [*_of_run(header), *counted.rows()]),
         "#### Peaks, dense, of one device",
-        _table(
+        markdown_table(
             ("dtype", "FLOP/s", "how it is known", "source"),
             [row for entry in peaks.values() for row in _of_peak(entry)],
         )
@@ -80,7 +80,7 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A markdown table; rows with nothing in their last cell are left out."""
     lines = [_row(row) for row in rows if row[-1]]
     return "\n".join([_row(titles), "|---" * len(titles) + "|", *lines]) if lines else ""

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
 from mfu_torch.figures import Figures
 from mfu_torch.integrations.tensorboard import hparams as table
+from mfu_torch.integrations.tensorboard import waterfall
+from mfu_torch.integrations.tensorboard.breakdown import Curves
+from mfu_torch.integrations.tensorboard.breakdown import table as breakdown_table
 from mfu_torch.integrations.tensorboard.counted import Counted
 from mfu_torch.integrations.tensorboard.layout import Layout, stacked
 from mfu_torch.integrations.tensorboard.page import how_computed
 from mfu_torch.integrations.tensorboard.picture import draw
 from mfu_torch.integrations.tensorboard.totals import Totals
 from mfu_torch.messages import first_line
-from mfu_torch.records import CountEntry, End, Entry, Header, Pause, PeakEntry, Telemetry, Window
+from mfu_torch.records import (
+    BreakdownEntry,
+    CountEntry,
+    End,
+    Entry,
+    Header,
+    Pause,
+    PeakEntry,
+    Telemetry,
+    Window,
+)
 from mfu_torch.tags import device_scalars, scalars
 
 logger = logging.getLogger(__name__)
@@ -70,6 +84,7 @@ class TensorBoardSink:
         self._peaks: dict[str, PeakEntry] = {}
         self._counts: dict[int, CountEntry] = {}
         self._counted = Counted()
+        self._curves = Curves()
         self._pauses: set[str] = set()
         self._goodput: dict[str, float] = {}
         self._absent: dict[str, str] = {}
@@ -92,6 +107,8 @@ class TensorBoardSink:
         elif isinstance(record, Telemetry):
             for tag, value in device_scalars(record):
                 self._scalar(tag, value, record.after_step)
+        elif isinstance(record, BreakdownEntry):
+            self._breakdown(record)
         elif isinstance(record, Pause):
             self._pauses.add(record.name)
         elif isinstance(record, Header):
@@ -114,7 +131,8 @@ class TensorBoardSink:
             self._write_totals(at_end=True)
             if self._started:
                 self._add(table.session_end(self._ended))
-            self._write_picture()
+            goodput = self._goodput
+            self._picture("wall_time", "the wall time", lambda: draw(goodput), self._step)
         finally:
             if self._owned or self._left:
                 self._writer.close()
@@ -178,18 +196,26 @@ class TensorBoardSink:
                 self._last[tag] = value
                 self._writer.add_scalar(tag, value, self._step)
 
-    def _write_picture(self) -> None:
+    def _breakdown(self, entry: BreakdownEntry) -> None:
+        at = entry.after_step
+        for tag, value in self._curves.of(entry):
+            self._scalar(tag, value, at)
+        self._writer.add_text("breakdown/table", breakdown_table(entry), at)
+        self._picture("waterfall", "the traced steps", lambda: waterfall.draw(entry), at)
+
+    def _picture(self, name: str, of: str, draws: Callable[[], Any], step: int) -> None:
         try:
-            picture = draw(self._goodput)
+            picture = draws()
         except Exception as error:  # matplotlib reads the user's settings and fonts: anything
             logger.warning(
-                "TensorBoard has no picture of the wall time, and everything else (%s: %s)",
+                "TensorBoard has no picture of %s, and everything else (%s: %s)",
+                of,
                 type(error).__name__,
                 first_line(error),
             )
             return
         if picture is not None:
-            self._writer.add_image("breakdown/wall_time", picture, self._step, dataformats="HWC")
+            self._writer.add_image(f"breakdown/{name}", picture, step, dataformats="HWC")
 
     def _add(self, summary: object) -> None:
         self._writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]

@@ -1,0 +1,78 @@
+"""The user's own classes: regular expressions of kernel names, which come before all rules.
+
+[classes]
+"my_fused_mlp.*" = "gemm"
+"^ring_exchange" = "communication"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import msgspec
+
+from mfu_torch.insight.breakdown.codes import CLASS_NAMES
+from mfu_torch.records import MFUError
+
+Classes = str | PathLike[str] | Mapping[str, str]
+"""Path of a TOML file, or regular expression -> class."""
+
+
+class ClassTableError(MFUError):
+    """A user's table of classes cannot be read; the message says what is wrong with it."""
+
+
+class ClassTable:
+    """Which class the user gives to a name; without a table none."""
+
+    def __init__(self, classes: Classes | None = None) -> None:
+        """Reads it.
+
+        Raises:
+            ClassTableError: A pattern is no regular expression, or a class is none of
+                :data:`~mfu_torch.insight.breakdown.codes.CLASS_NAMES`.
+            OSError: The file cannot be read.
+        """
+        where, rows = "classes", {} if classes is None else classes
+        if not isinstance(rows, Mapping):
+            where, rows = os.fspath(rows), _read(Path(rows))
+        self._rules = [_rule(where, *row) for row in rows.items()]
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def of(self, name: str) -> int | None:
+        """The class of the first pattern that is found anywhere in the name."""
+        return next((code for pattern, code in self._rules if pattern.search(name)), None)
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        # Editors on Windows put a byte-order mark first.
+        content = msgspec.toml.decode(path.read_bytes().decode("utf-8-sig"))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ClassTableError(f"{path} is not TOML: {error}") from error
+    rows = content.get("classes")
+    if not isinstance(rows, dict) or not rows or len(content) > 1:
+        seen = ", ".join(sorted(content)) or "nothing"
+        raise ClassTableError(
+            f"{path} holds {seen}; expected one table [classes] with lines like "
+            '"my_kernel.*" = "gemm"'
+        )
+    return rows
+
+
+def _rule(where: str, pattern: str, name: object) -> tuple[re.Pattern[str], int]:
+    if name not in CLASS_NAMES:
+        raise ClassTableError(
+            f"{where}: {pattern!r} is given the class {name!r}; expected one of "
+            f"{', '.join(CLASS_NAMES)}"
+        )
+    try:
+        return re.compile(pattern), CLASS_NAMES.index(str(name))
+    except re.error as error:
+        raise ClassTableError(f"{where}: {pattern!r} is no regular expression: {error}") from error

@@ -1,0 +1,189 @@
+"""Why the device stands empty, from what the host did meanwhile, and what to try."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from mfu_torch.insight.breakdown.evidence import Evidence, mean_us, times
+from mfu_torch.records.breakdown import Bucket
+from mfu_torch.units import percent, seconds
+
+LONG_GAP_NS = 1_000_000
+"""Launching takes microseconds: the host did something else in a longer gap."""
+
+_LOOKED_AT = 100
+"""Syncs whose op is looked up, those with most time."""
+
+_SYNC_ADVICE = (
+    (
+        ("_local_scalar_dense", "item", "is_nonzero", "equal", "_is_all_true"),
+        "an .item(), a print or an `if` on a tensor reads a value back: keep it on the device and "
+        "read it every N steps",
+    ),
+    (
+        (
+            "nonzero",
+            "masked_select",
+            "unique",
+            "_unique2",
+            "index",
+            "index_put_",
+            "_index_put_impl_",
+        ),
+        "the size of its result depends on the data (nonzero, boolean indexing): use a mask or "
+        "torch.where with a fixed size",
+    ),
+    (
+        ("copy_", "_to_copy", "to", "cpu", "contiguous"),
+        "a copy between host and device blocks: pin the host memory, use non_blocking=True, and "
+        "read results later",
+    ),
+)
+
+
+def data_wait(of: Evidence, bucket: Bucket) -> str:
+    """Which loader, how often, and whether it has workers."""
+    found = of.by_span(of.trace.data_waits, bucket.name)
+    if not found:
+        return ""
+    names = Counter[int]()
+    for span, ns in found:
+        names[int(of.trace.data_waits.name[span])] += ns
+    name = of.trace.names[names.most_common(1)[0][0]]
+    what = (
+        f"{of.share(bucket.time_ns)} of the time the loop waits in {name[:80]} "
+        f"({times(len(found), 'wait')} of {mean_us(bucket.time_ns, len(found))} on average)"
+    )
+    if "SingleProcess" in name:
+        return f"{what}: batches are made in the training process; try DataLoader(num_workers=4)"
+    if "MultiProcess" in name:
+        return (
+            f"{what}: its workers do not keep up; try more num_workers, a larger prefetch_factor, "
+            "persistent_workers=True, or cheaper transforms"
+        )
+    return f"{what}: load the next batch while this one is computed (num_workers, prefetching)"
+
+
+def host_sync(of: Evidence, bucket: Bucket) -> str:
+    """Which call waits, in which op."""
+    spans = of.trace.syncs
+    found = of.by_span(spans, bucket.name)
+    if not found:
+        return ""
+    ops, calls = Counter[str](), Counter[str]()
+    for span, ns in found[:_LOOKED_AT]:
+        inside = of.op_at(int(spans.thread[span]), int(spans.start_ns[span]))
+        ops[of.name(of.trace.ops.name[inside]) if inside >= 0 else ""] += ns
+        calls[of.name(spans.name[span])] += ns
+    op, call = ops.most_common(1)[0][0], calls.most_common(1)[0][0]
+    where = f" in {op}" if op else ""
+    what = (
+        f"{of.share(bucket.time_ns)} of the time the device is empty because the host waited for "
+        f"it: {times(len(found), 'sync')}, most in {call}{where}"
+    )
+    return f"{what}; {_sync_advice(op)}"
+
+
+def _sync_advice(op: str) -> str:
+    name = op.rpartition("::")[2]
+    advice = next((text for names, text in _SYNC_ADVICE if name in names), None)
+    if advice:
+        return advice
+    if op:
+        return "find out why this op waits, and call it less often"
+    return "no op is around it: look for torch.cuda.synchronize(), or a library that calls it"
+
+
+def alloc(of: Evidence, bucket: Bucket) -> str:
+    """Which calls of the allocator."""
+    spans = of.trace.allocs
+    found = of.by_span(spans, bucket.name)
+    if not found:
+        return ""
+    calls = Counter[str]()
+    for span, _ in found:
+        calls[of.name(spans.name[span])] += 1
+    called = ", ".join(f"{count} x {name}" for name, count in calls.most_common(3))
+    return (
+        f"{of.share(bucket.time_ns)} of the time memory is reserved or freed inside the steps "
+        f"({called}): record after a warm-up, do not call empty_cache(), keep shapes the same, or "
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    )
+
+
+def launch_bound(of: Evidence, bucket: Bucket) -> str:
+    """Many short kernels, or few long pauses of the host."""
+    gaps, enders = of.gaps(bucket.name)
+    long_ones = gaps[gaps >= LONG_GAP_NS]
+    share = of.share(bucket.time_ns)
+    if long_ones.sum() > bucket.time_ns / 2:
+        end = int(enders[np.argmax(gaps)])
+        before = f"; the longest ends with {_work(of, end)}" if end >= 0 else ""
+        return (
+            f"{share} of the time nothing is launched, most of it in "
+            f"{times(len(long_ones), 'pause')} of {mean_us(long_ones.sum(), len(long_ones))}: the "
+            f"host does other work between ops (Python, logging, a hook){before}"
+        )
+    low, high = of.labels.edges.bounds_ns[0], of.labels.edges.bounds_ns[-1]
+    work = of.trace.work
+    inside = (work.start_ns >= low) & (work.start_ns < high)
+    length = (work.end_ns - work.start_ns)[inside]
+    return (
+        f"{share} of the time the device waits for the host to launch: "
+        f"{times(len(length), 'kernel')} of {mean_us(length.sum(), len(length))} on average, and "
+        f"{times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}; try CUDA graphs or "
+        'torch.compile(mode="reduce-overhead"), fused optimizers, or a larger batch'
+    )
+
+
+def _work(of: Evidence, entry: int) -> str:
+    op = int(of.trace.work.op[entry])
+    if op < 0:
+        return of.name(of.trace.work.name[entry])
+    name = of.trace.names[int(of.trace.ops.name[of.outer_op(op)])]
+    return name.removeprefix("autograd::engine::evaluate_function: ")[:64]
+
+
+def device_gap(of: Evidence, bucket: Bucket) -> str:
+    """How many gaps between kernels that were launched in time."""
+    gaps, _ = of.gaps(bucket.name)
+    return (
+        f"{of.share(bucket.time_ns)} of the time passes between kernels that were launched in "
+        f"time ({times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}): the device's own "
+        "cost of starting a kernel; fewer, larger kernels help (fusion by torch.compile, CUDA "
+        "graphs)"
+    )
+
+
+def queued_wait(of: Evidence, bucket: Bucket) -> str:
+    """What it is, and is not."""
+    gaps, enders = of.gaps(bucket.name)
+    end = int(enders[np.argmax(gaps)])
+    before = f" before {_work(of, end)}" if end >= 0 else ""
+    streams = len(np.unique(of.trace.work.stream))
+    other = f" (there are {streams} streams)" if streams > 1 else ""
+    return (
+        f"{of.share(bucket.time_ns)} of the time work was launched and the empty device did not "
+        f"start it ({times(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
+        f"{before}): not the host, and not launching; look for an event that it waits for"
+        f"{other}, a host function, a peer, or another process on the device"
+    )
+
+
+def unknown(of: Evidence, bucket: Bucket) -> str:
+    """Why the cause is not known."""
+    if of.labels.of_ops:
+        return (
+            f"{of.share(bucket.time_ns)} of the time the main thread runs no operator: Python, or "
+            "waiting for other threads; record with with_stack=True to see where"
+        )
+    known, total = of.breakdown.coverage.launches, of.breakdown.coverage.work
+    if known == total:
+        return ""
+    return (
+        f"{of.share(bucket.time_ns)} of the time ends with work whose launch is not recorded "
+        f"({percent((total - known) / total)} of all work): record CPU and CUDA activities "
+        "together, and some warm-up steps before the recorded ones"
+    )

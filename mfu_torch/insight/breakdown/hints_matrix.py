@@ -1,0 +1,292 @@
+"""Why matrix time is more than the model's FLOPs at the peak, and what to try."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from mfu_torch.insight.breakdown.evidence import Evidence, listed, times
+from mfu_torch.insight.breakdown.matrix import LOW_RATE
+from mfu_torch.insight.breakdown.roofline import matrix_roofs
+from mfu_torch.insight.breakdown.waves import Finding, findings
+from mfu_torch.peak.table import peak_for
+from mfu_torch.records import Device, UnknownPeak
+from mfu_torch.records.breakdown import Bucket
+from mfu_torch.units import percent, scaled
+
+MUCH = 0.1
+"""Share of the matrix time from which a reason is named."""
+
+GOOD = 0.75
+"""Share of the peak that few real kernels exceed: nothing to fix there."""
+
+SMALL_NS = 5_000
+"""A product whose FLOPs take less at the peak cannot fill the device for long enough."""
+
+_ADVICE = {
+    "misaligned": "pad the sizes and strides of its operands to multiples of 16 bytes",
+    "old_architecture": "a newer library, or operands aligned to 16 bytes",
+    "flash": "a newer attention kernel: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), FlashAttention-3",
+    "tail": "sizes that fill whole waves",
+    "small_grid": "larger products: a larger batch, fused projections",
+    "small": "larger or batched products: a larger batch, fused projections",
+    "memory": "fuse it with its neighbours by torch.compile",
+    "attention": "scaled_dot_product_attention instead of products and a softmax",
+}
+
+
+def below_peak(of: Evidence, bucket: Bucket) -> str:
+    """Efficiency of each family, and the reasons with most time."""
+    if bucket.time_ns < 0:
+        return ""  # a warning says it
+    reasons, advice = _reasons(of)
+    rates = listed([*_efficiencies(of), *_dtype(of)])
+    what = f"{of.share(bucket.time_ns)} of the time: {rates}"
+    if not reasons:
+        open_ = _slow(of) and not of.labels.of_ops
+        return f"{what}; neither kernels' names nor their grids show why" if open_ else what
+    return f"{what}; {'; '.join(reasons)}. Try: {'; '.join(dict.fromkeys(advice))}"
+
+
+def _by_family(of: Evidence) -> dict[str, tuple[float, float, int]]:
+    """Ideal seconds of each family, those without masked scores, and its time."""
+    found: dict[str, tuple[float, float, int]] = {}
+    rates = of.matrix.rates
+    if rates is None:
+        return {}
+    for one in of.matrix.counted.ops:
+        if one.step < 0:
+            continue
+        ideal, kept, time = found.get(one.work.family, (0.0, 0.0, 0))
+        rate = rates.of(one.dtype)
+        causal = one.work.causal_flops + one.work.kernel_recompute_causal
+        new = ideal + one.work.executed / rate, kept + causal / rate, time + one.time_ns
+        found[one.work.family] = new
+    return {family: sums for family, sums in found.items() if sums[2]}
+
+
+def _efficiencies(of: Evidence) -> list[str]:
+    families = sorted(_by_family(of).items(), key=lambda pair: -pair[1][2])
+    said = []
+    for family, (ideal, kept, time) in families:
+        text = f"{family} reaches {percent(ideal / (time / 1e9))} of its peak"
+        if kept < ideal:
+            text += f" ({percent(kept / (time / 1e9))} by the scores that its mask keeps)"
+        said.append(text)
+    return said or ["matrix kernels run below the peak"]
+
+
+def _dtype(of: Evidence) -> list[str]:
+    """That all of it runs in a slow dtype, where a faster one is known."""
+    rates, device = of.matrix.rates, of.trace.device_name
+    if rates is None or device is None or rates.reference.dtype not in ("fp32", "tf32"):
+        return []
+    try:
+        faster = peak_for(Device(name=device, kind=""), "bf16").flops_per_s
+    except UnknownPeak:
+        return []
+    times_faster = faster / rates.reference.flops_per_s
+    if times_faster <= 1:
+        return []
+    return [
+        f"most of it runs in {rates.reference.dtype}, where bf16 (autocast) has {times_faster:.3g} "
+        "times the peak"
+    ]
+
+
+def _slow(of: Evidence) -> bool:
+    return any(ideal / (time / 1e9) < GOOD for ideal, _, time in _by_family(of).values())
+
+
+def _reasons(of: Evidence) -> tuple[list[str], list[str]]:
+    matrix_ns = int(of.matrix.counted.time_ns.sum())
+    kept = [one for one in findings(of.trace, of.matrix.counted) if _counts(one, matrix_ns)]
+    by_kind = {one.kind: one for one in kept}
+    reasons, advice = [], []
+    odd, old = by_kind.get("misaligned"), by_kind.get("old_architecture")
+    if odd and old and odd.example == old.example:
+        share = percent(odd.time_ns / matrix_ns)
+        reasons.append(
+            f"{share} of matrix time is in misaligned kernels {old.detail}, {_example(of, odd)}"
+        )
+        advice += _advice(of, odd)
+        kept = [one for one in kept if one not in (odd, old)]
+    for one in kept:
+        reasons.append(_sentence(of, one, matrix_ns))
+        advice += _advice(of, one)
+    for kind, reason in (("small", _small(of, matrix_ns)), ("memory", _memory(of, matrix_ns))):
+        if reason:
+            reasons.append(reason)
+            advice.append(_ADVICE[kind])
+    return reasons, advice
+
+
+def _advice(of: Evidence, one: Finding) -> list[str]:
+    if "flash" in one.example and one.kind == "old_architecture":
+        return [_ADVICE["flash"]]
+    plain = "aten::_softmax" in of.trace.names and "aten::bmm" in _shape(of, one)
+    return [_ADVICE[one.kind], *([_ADVICE["attention"]] if plain else [])]
+
+
+def _counts(one: Finding, matrix_ns: int) -> bool:
+    # A tail touches all the time of its kernels, and costs a part of it.
+    return (one.time_ns if one.lost_ns is None else one.lost_ns) > MUCH * matrix_ns
+
+
+def _sentence(of: Evidence, one: Finding, matrix_ns: int) -> str:
+    share = percent((one.time_ns if one.lost_ns is None else one.lost_ns) / matrix_ns)
+    example = _example(of, one)
+    if one.kind == "tail":
+        return f"{share} of matrix time is lost in last waves ({one.detail}), {example}"
+    if one.kind == "small_grid":
+        return f"{share} of matrix time is lost as grids do not fill the device ({one.detail})"
+    what = "misaligned kernels: " if one.kind == "misaligned" else "kernels "
+    return f"{share} of matrix time is in {what}{one.detail}, {example}"
+
+
+def _example(of: Evidence, one: Finding) -> str:
+    return f"e.g. {_kernel(one.example)}{_shape(of, one)}"
+
+
+def _kernel(name: str) -> str:
+    """``cutlass::Kernel2<cutlass_75_x_align1>(cutlass_...)`` -> ``cutlass_75_x_align1``."""
+    inner = name.partition("<")[2] if name.startswith("cutlass") else ""
+    text = (inner or name).partition(">")[0].partition("(")[0]
+    return text if len(text) <= 72 else f"{text[:69]}..."
+
+
+def _shape(of: Evidence, one: Finding) -> str:
+    """Op and shapes of the kernel with most time of a finding."""
+    counted, work = of.matrix.counted, of.trace.work
+    named = [i for i in np.unique(work.name).tolist() if of.name(i)[:60] == one.example[:60]]
+    entries = np.flatnonzero(np.isin(work.name, named) & (counted.of_work >= 0))
+    if not len(entries):
+        return ""
+    longest = int(entries[np.argmax(counted.time_ns[entries])])
+    op = counted.ops[counted.of_work[longest]].op
+    shapes = of.trace.ops.dims[op].decode("utf-8", "replace").replace(" ", "")
+    return f" in {of.name(of.trace.ops.name[op])} {_cut(shapes)}"
+
+
+def _small(of: Evidence, matrix_ns: int) -> str:
+    rates = of.matrix.rates
+    if rates is None:
+        return ""
+    small = [
+        one
+        for one in of.matrix.counted.ops
+        if one.work.executed / rates.of(one.dtype) * 1e9 < SMALL_NS
+    ]
+    time_ns = sum(one.time_ns for one in small)
+    if time_ns <= MUCH * matrix_ns:
+        return ""
+    mean = sum(one.work.executed for one in small) / len(small)
+    return (
+        f"{percent(time_ns / matrix_ns)} of matrix time is in {times(len(small), 'small product')} "
+        f"({scaled(mean, 'FLOP')} on average, less than {SMALL_NS // 1000} us at the peak)"
+    )
+
+
+def _memory(of: Evidence, matrix_ns: int) -> str:
+    bound = [one for one in matrix_roofs(of.trace, of.matrix) if one.bound == "memory"]
+    time_ns = sum(one.time_ns for one in bound)
+    if time_ns <= MUCH * matrix_ns:
+        return ""
+    first = max(bound, key=lambda one: one.time_ns)
+    return (
+        f"{percent(time_ns / matrix_ns)} of matrix time is bound by memory bandwidth, e.g. "
+        f"{first.op} {_cut(first.shapes)} with {first.intensity:.3g} FLOP per byte"
+    )
+
+
+def _cut(shapes: str) -> str:
+    # without the arguments that are no tensors
+    text = re.sub(r"(,\s*\[\])+\]$", "]", shapes)
+    return text if len(text) <= 64 else f"{text[:61]}..."
+
+
+def recompute(of: Evidence, bucket: Bucket) -> str:
+    """Whether checkpointing or attention kernels repeat it."""
+    ops = of.matrix.counted.ops
+    again = sum(one.work.flops for one in ops if one.recompute)
+    kernels = sum(one.work.kernel_recompute for one in ops)
+    total = sum(one.work.executed for one in ops)
+    if not again and not kernels:
+        return (
+            f"{of.share(bucket.time_ns)} of the time at the peak: the trace executes more FLOPs "
+            "than the model FLOPs that were given"
+        )
+    parts = []
+    if again:
+        count = sum(1 for one in ops if one.recompute)
+        parts.append(
+            f"{percent(again / total)} of the FLOPs repeat a forward inside the backward "
+            f"({times(count, 'op')}, activation checkpointing)"
+        )
+    if kernels:
+        parts.append(f"{percent(kernels / total)} are scores that attention backwards repeat")
+    advice = "; checkpoint fewer layers if memory allows" if again else ""
+    return f"{of.share(bucket.time_ns)} of the time: {listed(parts)}{advice}"
+
+
+def low_rate_dtype(of: Evidence, bucket: Bucket) -> str:
+    """Which dtype, and how much slower it is."""
+    rates = of.matrix.rates
+    if rates is None:
+        return ""
+    reference = rates.reference
+    slower: dict[str, int] = defaultdict(int)
+    total = 0
+    for one in of.matrix.counted.ops:
+        total += one.work.executed
+        if one.dtype and rates.of(one.dtype) < reference.flops_per_s:
+            slower[one.dtype] += one.work.executed
+    if not slower:
+        return ""
+    dtype, flops = max(slower.items(), key=lambda pair: pair[1])
+    times_slower = reference.flops_per_s / rates.of(dtype)
+    advice = (
+        'let fp32 run as TF32 (torch.set_float32_matmul_precision("high")) or autocast it'
+        if dtype == "fp32"
+        else f"autocast it to {reference.dtype}"
+    )
+    top = of.matrix.top_work.get(LOW_RATE)
+    example = ""
+    if top is not None and not of.labels.of_ops and top.any():
+        example = f", e.g. {_kernel(of.name(of.trace.work.name[int(np.argmax(top))]))}"
+    return (
+        f"{of.share(bucket.time_ns)} of the time: {percent(flops / total)} of the FLOPs run in "
+        f"{dtype}, whose peak is 1/{times_slower:.3g} of {reference.dtype}'s{example}; {advice}"
+    )
+
+
+def unknown_flops(of: Evidence, bucket: Bucket) -> str:
+    """The reason with most time."""
+    why = of.matrix.counted.why_unknown
+    if not any(why.values()):
+        return ""
+    reason = max(why, key=lambda text: why[text])
+    first = of.most(bucket)
+    example = f", e.g. {_kernel(first)}" if first else ""
+    return (
+        f"{of.share(bucket.time_ns)} of the time is in matrix kernels of unknown FLOPs{example}: "
+        f"{reason}; give the model FLOPs of a step (--model-flops) to place them"
+    )
+
+
+def whole(of: Evidence, bucket: Bucket) -> str:
+    """The rate that was reached, where there is no peak to compare it with."""
+    counted = of.matrix.counted
+    known_ns = int(counted.time_ns[counted.known].sum())
+    flops = of.breakdown.hardware_flops
+    if not flops or not known_ns:
+        why = counted.why_unknown
+        reason = max(why, key=lambda text: why[text], default="")
+        return f"{of.share(bucket.time_ns)} of the time, its FLOPs are not known: {reason}"
+    rate = scaled(flops / (known_ns / 1e9), "FLOP/s")
+    return (
+        f"{of.share(bucket.time_ns)} of the time; matrix kernels of known FLOPs run at {rate}: "
+        "give the device's peak (--peak) to see how far below it that is"
+    )

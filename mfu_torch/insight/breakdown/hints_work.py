@@ -1,0 +1,129 @@
+"""What runs beside matrix kernels, and what to try."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from mfu_torch.insight.breakdown.codes import COMMUNICATION
+from mfu_torch.insight.breakdown.evidence import Evidence, listed, mean_us, times
+from mfu_torch.records.breakdown import Bucket
+from mfu_torch.units import bytes_, percent
+
+_FAMILIES = 3
+_FUSED_SHARE = 0.3
+"""Share of a bucket from which an op family decides the advice."""
+
+_COPIES = ("copy_", "_to_copy", "contiguous", "clone", "to", "cat", "transpose", "permute")
+_OPTIMIZER = ("_foreach", "_fused_adam", "_fused_sgd", "adam", "addcdiv", "addcmul", "lerp")
+_ELEMENTWISE = re.compile(
+    r"^(add|sub|mul|div|pow|neg|exp|sqrt|rsqrt|tanh|sigmoid|relu|gelu|silu|clamp\w*|where|dropout"
+    r"|native_dropout|threshold\w*|masked_fill|\w+_backward|_foreach_\w+)_?$"
+)
+
+
+def other_compute(of: Evidence, bucket: Bucket) -> str:
+    """The ops with most time."""
+    entries, time_ns = of.entries(bucket.name)
+    if not len(entries):
+        return ""
+    ops = entries if of.labels.of_ops else of.trace.work.op[entries]
+    by_op = Counter[str]()
+    for op, ns in zip(ops.tolist(), time_ns.tolist(), strict=True):
+        by_op[of.name(of.trace.ops.name[op]) if op >= 0 else "kernels without an op"] += ns
+    shown = listed(f"{name} {of.share(ns)}" for name, ns in by_op.most_common(_FAMILIES) if ns)
+    noun = "op" if of.labels.of_ops else "kernel"
+    what = (
+        f"{of.share(bucket.time_ns)} of the time, in {times(len(entries), noun)} of "
+        f"{mean_us(time_ns.sum(), len(entries))} on average: {shown}"
+    )
+    advice = _advice(by_op, bucket.time_ns)
+    return f"{what}; {advice}" if advice else what
+
+
+def _advice(by_op: Counter[str], time_ns: int) -> str:
+    def share(words: tuple[str, ...]) -> float:
+        names = (name for name in by_op if any(word in name.rpartition("::")[2] for word in words))
+        return sum(by_op[name] for name in names) / time_ns
+
+    if share(_OPTIMIZER) > _FUSED_SHARE:
+        return "much of it is an optimizer's arithmetic: try fused=True"
+    if share(_COPIES) > _FUSED_SHARE:
+        return (
+            "much of it only moves data (casts, contiguous(), layouts): avoid the copies, or let "
+            "torch.compile fuse them"
+        )
+    if share(("softmax",)) > _FUSED_SHARE:
+        return (
+            "much of it is softmax: scaled_dot_product_attention never writes the scores to memory"
+        )
+    if share(("norm",)) > _FUSED_SHARE:
+        return (
+            "much of it is normalisation: torch.compile, a fused norm, or channels_last for images"
+        )
+    plain = sum(ns for name, ns in by_op.items() if _ELEMENTWISE.match(name.rpartition("::")[2]))
+    if plain > _FUSED_SHARE * time_ns:
+        return "elementwise ops go through memory one by one: torch.compile fuses neighbours"
+    return ""
+
+
+def exposed_communication(of: Evidence, bucket: Bucket) -> str:
+    """How much is hidden, which collective, and how large it is."""
+    total, hidden = of.breakdown.communication_ns, of.breakdown.overlapped_ns
+    entries, time_ns = of.entries(bucket.name)
+    if not len(entries) or not total:
+        return ""
+    first = int(entries[np.argmax(time_ns)])
+    low, high = of.labels.edges.bounds_ns[0], of.labels.edges.bounds_ns[-1]
+    inside = (of.trace.work.start_ns < high) & (of.trace.work.end_ns > low)
+    count = int(np.count_nonzero(inside & (of.labels.work_class == COMMUNICATION)))
+    sizes = [
+        int(size)
+        for entry in entries.tolist()
+        if isinstance(size := of.trace.collectives.get(entry, {}).get("bytes"), int)
+    ]
+    size = f", {bytes_(float(np.mean(sizes)))} each" if sizes else ""
+    what = (
+        f"{of.share(bucket.time_ns)} of the time only communication runs "
+        f"({percent(hidden / total)} of {times(count, 'collective')}{size} is hidden behind "
+        f"compute; most in {of.name(of.trace.work.name[first])})"
+    )
+    return (
+        f"{what}: start collectives earlier, in buckets of another size (DDP bucket_cap_mb, FSDP "
+        "prefetching), or synchronise less often (no_sync); give the traces of all ranks to see "
+        "how much of it is waiting for peers"
+    )
+
+
+def exposed_memcpy(of: Evidence, bucket: Bucket) -> str:
+    """Which direction, and from which memory."""
+    entries, time_ns = of.entries(bucket.name)
+    if not len(entries):
+        return ""
+    by_name = Counter[str]()
+    for entry, ns in zip(entries.tolist(), time_ns.tolist(), strict=True):
+        by_name[of.name(of.trace.work.name[entry])] += ns
+    name, ns = by_name.most_common(1)[0]
+    what = (
+        f"{of.share(bucket.time_ns)} of the time only copies run, most of it {name} "
+        f"({of.share(ns)}, {times(len(entries), 'copy').replace('copys', 'copies')} in all)"
+    )
+    return f"{what}; {_copy_advice(name)}"
+
+
+def _copy_advice(name: str) -> str:
+    text = name.casefold()
+    if "pageable" in text and "dtoh" not in text:
+        return (
+            "the host memory is pageable: DataLoader(pin_memory=True) and "
+            ".to(device, non_blocking=True)"
+        )
+    if "htod" in text or "hosttodevice" in text:
+        return "copy the next batch on a stream of its own while this one is computed"
+    if "dtoh" in text or "devicetohost" in text:
+        return "read results back less often, into pinned memory with non_blocking=True"
+    if "memset" in text:
+        return "zero fewer buffers: zero_grad(set_to_none=True)"
+    return "copies within the device: avoid clone(), contiguous() and concatenation"

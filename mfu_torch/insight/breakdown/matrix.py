@@ -1,0 +1,290 @@
+"""What the matrix time is made of: FLOPs at the peak, recompute, slow dtypes, and the rest.
+
+For FLOPs F_d in dtype d and peaks P_d, P that of the reference dtype, in whole nanoseconds::
+
+    model_flops     sum of F_d / P, of what the model needs     (F_d / P_d where P_d > P)
+    recompute       the same of what is computed once more
+    low_rate_dtype  sum of F_d (1 / P_d - 1 / P) where P_d < P
+    unknown_flops   time in which a kernel is on top whose FLOPs are not known
+    below_peak      what is left of the matrix time
+
+So the first three are the ideal time of all FLOPs. ``below_peak`` is never clamped: negative, it
+says that peak or FLOPs are wrong.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mfu_torch.insight.breakdown.codes import ATTENTION
+from mfu_torch.insight.breakdown.counted import TF32_UNKNOWN, Counted, CountedOp, count
+from mfu_torch.insight.breakdown.labels import Labels
+from mfu_torch.insight.breakdown.matrix_remarks import (
+    differs,
+    exceeds,
+    left_out,
+    not_known,
+    too_fast,
+)
+from mfu_torch.insight.breakdown.rates import Rates, may_have_tf32, rates
+from mfu_torch.insight.breakdown.recompute import COMPILED
+from mfu_torch.insight.trace.events import Ints, Trace
+from mfu_torch.records import Peak
+
+MODEL, RECOMPUTE = "matrix/model_flops", "matrix/recompute"
+LOW_RATE, UNKNOWN_FLOPS = "matrix/low_rate_dtype", "matrix/unknown_flops"
+BELOW_PEAK = "matrix/below_peak"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixSplit:
+    """The matrix time of each step in its parts, exactly.
+
+    Attributes:
+        buckets: Name -> ns of each step; empty where there is no peak: one bucket ``matrix``.
+        top_work: Name -> ns of each entry of ``trace.work`` (``trace.ops``) in this bucket.
+        peak: The reference; ``None`` without.
+        model_flops: Of all steps; ``None`` where none are known.
+        hardware_flops: Of all steps: what ran, recompute included.
+        known_ns: Matrix time of kernels whose FLOPs are known.
+        notes: What has to be said.
+        warnings: What may make it wrong.
+        counted: The ops behind it.
+        rates: Their peaks; ``None`` without.
+    """
+
+    buckets: dict[str, tuple[int, ...]]
+    top_work: dict[str, Ints | None]
+    peak: Peak | None
+    model_flops: int | None
+    hardware_flops: int | None
+    known_ns: int
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    counted: Counted
+    rates: Rates | None = None
+
+
+@dataclass(slots=True)
+class _Flops:
+    """FLOPs of each step by dtype."""
+
+    steps: int
+    model: dict[str | None, list[int]] = field(default_factory=dict)
+    recompute: dict[str | None, list[int]] = field(default_factory=dict)
+
+    def add(self, one: CountedOp) -> None:
+        for part, flops in (
+            (self.recompute if one.recompute else self.model, one.work.flops),
+            (self.recompute, one.work.kernel_recompute),
+        ):
+            part.setdefault(one.dtype, [0] * self.steps)[one.step] += flops
+
+    def executed(self, step: int) -> int:
+        return _of_step(self.model, step) + _of_step(self.recompute, step)
+
+    def by_dtype(self) -> dict[str | None, int]:
+        total: dict[str | None, int] = defaultdict(int)
+        for part in (self.model, self.recompute):
+            for dtype, flops in part.items():
+                total[dtype] += sum(flops)
+        return dict(total)
+
+
+def split(
+    trace: Trace,
+    labels: Labels,
+    *,
+    peak: Peak | float | str | None = None,
+    dtype: str | None = None,
+    model_flops: float | None = None,
+) -> MatrixSplit:
+    """Divides the matrix time of every step.
+
+    Args:
+        trace: It.
+        labels: Its labels.
+        peak: In the reference dtype; by default that of the device's name.
+        dtype: The reference; by default the one with most FLOPs.
+        model_flops: Of one step, where they are known better than a trace shows them: what is
+            executed beyond them is recompute.
+
+    Raises:
+        ValueError: If the peak or dtype is none.
+    """
+    counted = count(trace, labels)
+    flops = _Flops(len(labels.edges.names))
+    for one in counted.ops:
+        if one.step >= 0:
+            flops.add(one)
+    known_ns = int(counted.time_ns[counted.known].sum())
+    may_be_tf32 = not labels.of_ops and may_have_tf32(trace.device_name)
+    notes = _notes(counted, may_be_tf32)
+    found = rates(trace.device_name, trace.sm_count, flops.by_dtype(), peak=peak, dtype=dtype)
+    model, hardware = _totals(flops, model_flops)
+    if isinstance(found, str):
+        return MatrixSplit(
+            buckets={},
+            top_work={},
+            peak=None,
+            model_flops=model,
+            hardware_flops=hardware,
+            known_ns=known_ns,
+            notes=(*((found,) if counted.time_ns.any() else ()), *notes),
+            warnings=left_out(counted),
+            counted=counted,
+        )
+    matrix_ns = labels.per_step_ns(labels.time_class <= ATTENTION).tolist()
+    on_top = labels.time_class <= ATTENTION
+    on_top[on_top] = ~counted.known[labels.work[on_top]]
+    unknown_ns = labels.per_step_ns(on_top).tolist()
+    buckets, warnings = _buckets(flops, found, matrix_ns, unknown_ns, model_flops)
+    return MatrixSplit(
+        buckets=buckets,
+        top_work=_top_work(counted, found),
+        peak=found.reference,
+        model_flops=model,
+        hardware_flops=hardware,
+        known_ns=known_ns,
+        notes=(*notes, *found.notes),
+        warnings=(*warnings, *left_out(counted), *too_fast(buckets[BELOW_PEAK], counted, found)),
+        counted=counted,
+        rates=found,
+    )
+
+
+def _of_step(part: dict[str | None, list[int]], step: int) -> int:
+    return sum(flops[step] for flops in part.values())
+
+
+def _ns(flops: int, flops_per_s: float) -> int:
+    """Time of FLOPs at a rate, to the nearest nanosecond, half of one rounded up."""
+    rate = round(flops_per_s)
+    return (2 * flops * 10**9 + rate) // (2 * rate)
+
+
+def _totals(flops: _Flops, model_flops: float | None) -> tuple[int | None, int | None]:
+    executed = sum(flops.executed(step) for step in range(flops.steps))
+    if model_flops is not None:
+        model = round(model_flops) * flops.steps
+        return model, max(executed, model) if executed else None
+    seen = sum(_of_step(flops.model, step) for step in range(flops.steps))
+    return (seen, executed) if executed else (None, None)
+
+
+def _buckets(
+    flops: _Flops,
+    found: Rates,
+    matrix_ns: list[int],
+    unknown_ns: list[int],
+    given: float | None,
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    reference = found.reference.flops_per_s
+    parts: dict[str, list[int]] = defaultdict(list)
+    warnings: dict[str, None] = {}
+    for step in range(flops.steps):
+        model = _at_reference(flops.model, step, found)
+        again = _at_reference(flops.recompute, step, found)
+        slower = sum(
+            max(_ns(sum_, found.of(dtype)) - _ns(sum_, reference), 0)
+            for dtype, sum_ in _executed_by_dtype(flops, step).items()
+        )
+        unknown = unknown_ns[step]
+        if given is not None:
+            model, again, unknown, warning = _as_given(
+                _ns(round(given), reference), model, again, unknown
+            )
+            warnings.update(dict.fromkeys(warning))
+        parts[MODEL].append(model)
+        parts[RECOMPUTE].append(again)
+        parts[LOW_RATE].append(slower)
+        parts[UNKNOWN_FLOPS].append(unknown)
+        parts[BELOW_PEAK].append(matrix_ns[step] - model - again - slower - unknown)
+    if given is not None:
+        warnings.update(dict.fromkeys(differs(given, flops.steps, flops.model, flops.recompute)))
+    return {name: tuple(part) for name, part in parts.items()}, tuple(warnings)
+
+
+def _at_reference(part: dict[str | None, list[int]], step: int, found: Rates) -> int:
+    # A dtype that is faster than the reference needs no more than its own ideal time.
+    reference = found.reference.flops_per_s
+    return sum(_ns(flops[step], max(reference, found.of(dtype))) for dtype, flops in part.items())
+
+
+def _executed_by_dtype(flops: _Flops, step: int) -> dict[str | None, int]:
+    total: dict[str | None, int] = defaultdict(int)
+    for part in (flops.model, flops.recompute):
+        for dtype, sums in part.items():
+            total[dtype] += sums[step]
+    return total
+
+
+def _as_given(
+    wanted: int, model: int, again: int, unknown: int
+) -> tuple[int, int, int, tuple[str, ...]]:
+    """Ideal time of given model FLOPs, of recompute, time of unknown FLOPs, and a warning."""
+    executed = model + again
+    if wanted <= executed:
+        return wanted, executed - wanted, unknown, ()
+    # More than was seen: the rest ran in kernels of unknown FLOPs, at the peak in no less time.
+    missing = wanted - executed
+    if missing <= unknown:
+        return wanted, 0, unknown - missing, ()
+    return wanted, 0, unknown, exceeds(wanted, executed)
+
+
+def _top_work(counted: Counted, found: Rates) -> dict[str, Ints | None]:
+    """Each kernel's share of its op's ideal time, by time, and what it takes beyond."""
+    ideal: dict[str, np.ndarray] = {
+        name: np.zeros(len(counted.time_ns)) for name in (MODEL, RECOMPUTE, LOW_RATE)
+    }
+    reference = found.reference.flops_per_s
+    with_op = np.flatnonzero((counted.of_work >= 0) & (counted.time_ns > 0))
+    if len(with_op):
+        index = counted.of_work[with_op]
+        share = counted.time_ns[with_op] / _column(counted.ops, lambda one: one.time_ns)[index]
+        for name, of in _ideals(found, reference).items():
+            ideal[name][with_op] = share * _column(counted.ops, of)[index]
+    whole = {name: np.rint(part).astype(np.int64) for name, part in ideal.items()}
+    below = np.where(counted.known, counted.time_ns - sum(whole.values()), 0)
+    unknown = np.where(counted.known, 0, counted.time_ns)
+    return {**whole, UNKNOWN_FLOPS: unknown, BELOW_PEAK: below}
+
+
+def _ideals(found: Rates, reference: float) -> dict[str, Callable[[CountedOp], float]]:
+    def at(flops: int, one: CountedOp) -> float:
+        return flops / max(reference, found.of(one.dtype)) * 1e9 if one.step >= 0 else 0.0
+
+    def slower(one: CountedOp) -> float:
+        own = found.of(one.dtype)
+        return max(one.work.executed * (1 / own - 1 / reference) * 1e9, 0.0) * (one.step >= 0)
+
+    return {
+        MODEL: lambda one: 0.0 if one.recompute else at(one.work.flops, one),
+        RECOMPUTE: lambda one: at(
+            one.work.executed if one.recompute else one.work.kernel_recompute, one
+        ),
+        LOW_RATE: slower,
+    }
+
+
+def _column(ops: Iterable[CountedOp], of: Callable[[CountedOp], float]) -> np.ndarray:
+    return np.array([of(one) for one in ops], np.float64)
+
+
+def _notes(counted: Counted, may_be_tf32: bool) -> tuple[str, ...]:
+    said: dict[str, int] = defaultdict(int)
+    for one in counted.ops:
+        if one.work.note:
+            said[one.work.note] += one.work.flops
+    uncertain = any(not one.certain for one in counted.ops) and may_be_tf32
+    return (
+        *not_known(counted),
+        *sorted(said, key=lambda note: -said[note]),
+        *((TF32_UNKNOWN,) if uncertain else ()),
+        *((COMPILED,) if counted.compiled else ()),
+    )

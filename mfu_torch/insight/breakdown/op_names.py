@@ -1,0 +1,58 @@
+"""What the kernels of an op do, by the name of the op: the best evidence there is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mfu_torch.insight.breakdown.codes import ATTENTION, COMMUNICATION, CONV, GEMM, OTHER
+
+_COMMUNICATION = re.compile(r"^(record_param_comms$|c10d::|nccl:|gloo:|mscclpp?:)")
+_OF_TORCH = re.compile(r"^(aten|mkldnn|quantized|onednn)::(.*)$")
+_TORCH = (
+    (OTHER, re.compile(r"^(copy_$|_foreach_|_fused_(adam|adamw|sgd|adagrad)_?$)")),
+    (ATTENTION, re.compile(r"attention|sdpa(?!_choice)")),
+    (CONV, re.compile(r"conv(?!ert)")),
+    (GEMM, re.compile(r"^(\w*_)?(b?add)?b?mm(_\w*)?$|^(add)?mv_?$|^addr_?$|^_?(mkldnn_)?linear")),
+)  # fmt: skip
+_CUSTOM = (
+    (ATTENTION, re.compile(r"attn|attention|fmha", re.IGNORECASE)),
+    (CONV, re.compile(r"(^|[^a-z])conv(?!ert)", re.IGNORECASE)),
+    (GEMM, re.compile(r"(?<!fb)gemm|matmul|(^|[_:])b?mm(_|$)", re.IGNORECASE)),
+)
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """What an op says of the kernels that it launched.
+
+    Attributes:
+        code: Their class; ``None``: nothing.
+        exact: An op of torch or a collective, which is known; else a guess from a custom name,
+            which comes behind the name of the kernel.
+        asks_parent: It is a wrapper, and the op around it may know more.
+    """
+
+    code: int | None
+    exact: bool
+    asks_parent: bool
+
+
+def rule_of_op(name: str) -> OpRule:
+    """``aten::addmm`` -> GEMM, exactly; ``aten::add_`` -> nothing; ``MyAttnBackward`` -> a guess.
+
+    Ops of torch that are no matrix ops settle that the kernel's own name decides: ``aten::add_``
+    in a convolution adds a bias.
+    """
+    if _COMMUNICATION.match(name):
+        return OpRule(COMMUNICATION, exact=True, asks_parent=False)
+    of_torch = _OF_TORCH.match(name)
+    if of_torch:
+        code = _first(_TORCH, of_torch[2])
+        return OpRule(code, exact=code is not None, asks_parent=False)
+    code = _first(_CUSTOM, name)
+    return OpRule(code, exact=False, asks_parent=code is None)
+
+
+def _first(rules: tuple[tuple[int, re.Pattern[str]], ...], name: str) -> int | None:
+    return next((code for code, pattern in rules if pattern.search(name)), None)

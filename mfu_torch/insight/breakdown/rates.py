@@ -1,0 +1,114 @@
+"""The peaks that matrix time is measured against: one per dtype, and the reference among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mfu_torch.peak.names import canonical_dtype
+from mfu_torch.peak.rows import find_rows
+from mfu_torch.peak.table import peak_for
+from mfu_torch.records import Device, Peak, UnknownPeak
+from mfu_torch.units import parse_flops_per_s
+
+NO_DEVICE = (
+    "the trace names no device (a CPU has no documented peak), so matrix time stays one bucket; "
+    'give the peak: peak="989 TFLOP/s" (--peak)'
+)
+NO_FLOPS = (
+    "the FLOPs of no matrix kernel are known, so matrix time stays one bucket; profile with "
+    "record_shapes=True"
+)
+
+_BEFORE_AMPERE = re.compile(r"\b([VPK]100|[PKM][48]0|T4|GTX|TITAN V)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """FLOP/s by dtype.
+
+    Attributes:
+        reference: What all FLOPs are measured against.
+        others: Of the other dtypes that occur, where they are known.
+        notes: On those that are not.
+    """
+
+    reference: Peak
+    others: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def of(self, dtype: str | None) -> float:
+        """The peak of a dtype; the reference where it has none that is known."""
+        known = self.others if dtype != self.reference.dtype else {}
+        return known.get(dtype or "", self.reference.flops_per_s)
+
+
+def rates(
+    device: str | None,
+    sm_count: int | None,
+    flops_by_dtype: Mapping[str | None, int],
+    *,
+    peak: Peak | float | str | None,
+    dtype: str | None,
+) -> Rates | str:
+    """The peaks, or why there are none.
+
+    Args:
+        device: Its name; ``None`` where the trace has none.
+        sm_count: Its multiprocessors.
+        flops_by_dtype: That were seen; the dtype with most of them is the reference.
+        peak: Given by the user, of the reference dtype.
+        dtype: The reference, if asked for.
+
+    Raises:
+        ValueError: If the peak or dtype that is asked for is none.
+    """
+    seen = {name: flops for name, flops in flops_by_dtype.items() if name is not None and flops}
+    reference = _reference(seen, peak, dtype)
+    known = None if device is None else Device(name=device, kind="", sm_count=sm_count)
+    if peak is not None:
+        base = peak if isinstance(peak, Peak) else _given(peak, reference or "bf16")
+    elif known is None:
+        return NO_DEVICE
+    elif reference is None:
+        return NO_FLOPS
+    else:
+        try:
+            base = peak_for(known, reference)
+        except UnknownPeak as error:
+            return f"matrix time stays one bucket: {error}"
+    others, notes = {}, []
+    for name in seen:
+        if name == base.dtype:
+            continue
+        try:
+            if known is None:
+                raise UnknownPeak("the trace names no device")
+            others[name] = peak_for(known, name).flops_per_s
+        except UnknownPeak as error:
+            why = str(error).partition("; nor can")[0].partition(". Contractions")[0]
+            notes.append(f"FLOPs in {name} are measured against the {base.dtype} peak: {why}")
+    return Rates(reference=base, others=others, notes=tuple(notes))
+
+
+def may_have_tf32(device: str | None) -> bool:
+    """Whether a device can multiply fp32 as TF32; true where that is not known."""
+    rows = () if device is None else find_rows(Device(name=device, kind=""))
+    if device is not None and not rows and _BEFORE_AMPERE.search(device):
+        return False
+    return not rows or any("tf32" not in row.absent for row in rows)
+
+
+def _reference(
+    seen: Mapping[str, int], peak: Peak | float | str | None, dtype: str | None
+) -> str | None:
+    if dtype is not None:
+        return canonical_dtype(dtype)
+    if isinstance(peak, Peak):
+        return peak.dtype
+    return max(seen, key=lambda name: seen[name]) if seen else None
+
+
+def _given(peak: float | str, dtype: str) -> Peak:
+    return Peak(flops_per_s=parse_flops_per_s(peak), dtype=dtype, source="given")

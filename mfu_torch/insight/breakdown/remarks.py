@@ -1,0 +1,82 @@
+"""What has to be said beside a breakdown: what may mislead, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mfu_torch.insight.breakdown.codes import BASE_BUCKETS
+from mfu_torch.insight.breakdown.host_labels import IDLE_MEANS
+from mfu_torch.insight.breakdown.labels import Labels
+from mfu_torch.insight.trace.events import Trace
+from mfu_torch.units import percent
+
+_MUCH = 0.05
+"""Share of the time from which what is not explained is a warning."""
+
+_FEW_LAUNCHES = 0.9
+_SLOW = 2.0
+"""Times the median step; a step that takes longer did something else, too."""
+
+DILATION = (
+    "a profiled step is slower than others; by how much is not in the trace: compare with the "
+    "step time without the profiler"
+)
+
+
+def warnings_on(trace: Trace, labels: Labels) -> tuple[str, ...]:
+    """What may make the breakdown wrong or hard to read."""
+    found = (_launches(trace, labels), _unexplained(labels), _uneven(labels))
+    return (*labels.edges.warnings, *(text for texts in found for text in texts))
+
+
+def notes_on(trace: Trace, labels: Labels) -> tuple[str, ...]:
+    """What else has to be said."""
+    on_cpu = (IDLE_MEANS,) if labels.of_ops else ()
+    return (*labels.edges.notes, *on_cpu, *trace.notes, DILATION)
+
+
+def launch_records(trace: Trace, labels: Labels) -> tuple[int, int]:
+    """How many kernels and copies inside the steps have a record of their launch; and all."""
+    work = trace.work
+    low, high = labels.edges.bounds_ns[0], labels.edges.bounds_ns[-1]
+    inside = (work.start_ns < high) & (work.end_ns > low)
+    return int((inside & (work.launch_ns >= 0)).sum()), int(inside.sum())
+
+
+def _launches(trace: Trace, labels: Labels) -> Iterator[str]:
+    known, total = launch_records(trace, labels)
+    if known < _FEW_LAUNCHES * total:
+        yield (
+            f"only {known} of {total} kernels and copies have a launch record (the others were "
+            "launched before the recording began, or CPU activity was not recorded): idle time "
+            "before them is idle/unknown, and their class is by name alone"
+        )
+
+
+def _unexplained(labels: Labels) -> Iterator[str]:
+    share = _share(labels, "idle/queued_wait")
+    if share > _MUCH:
+        yield (
+            f"{percent(share)} of the time work was launched, the device was empty, and yet it did "
+            "not start; the trace holds no reason for it (work that is not recorded: another "
+            "process, a host function, a wait on a peer)"
+        )
+
+
+def _uneven(labels: Labels) -> Iterator[str]:
+    step_ns = np.diff(labels.edges.bounds_ns)
+    slow = np.flatnonzero(step_ns > _SLOW * np.median(step_ns))
+    if len(step_ns) > 2 and len(slow):
+        named = ", ".join(f"{labels.edges.names[i]} ({step_ns[i] / 1e6:.1f} ms)" for i in slow[:3])
+        yield (
+            f"{named} took more than {_SLOW:.0f} times the median step of "
+            f"{np.median(step_ns) / 1e6:.1f} ms (compilation, an evaluation, a checkpoint?); "
+            'steps="A:B" leaves steps out'
+        )
+
+
+def _share(labels: Labels, bucket: str) -> float:
+    mask = labels.bucket == BASE_BUCKETS.index(bucket)
+    return float(np.sum(labels.length_ns[mask]) / labels.length_ns.sum())

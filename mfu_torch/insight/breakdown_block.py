@@ -1,0 +1,41 @@
+"""The part of a report that says where the time of the steps went that were traced last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mfu_torch.insight.text import field, plural, wrap
+from mfu_torch.records import Run
+from mfu_torch.records.losses import dilation_text, label, losses, printable, steps_text
+from mfu_torch.units import rounded_parts
+
+_ROWS = 5
+"""Parts that are named; the whole table is what ``mfu-torch explain`` prints."""
+_WIDTH = 34
+
+
+def breakdown_block(run: Run) -> Iterator[str]:
+    """The largest parts of the last breakdown and what to fix first; nothing if there is none."""
+    if not run.breakdowns:
+        return
+    entry = run.breakdowns[-1]
+    found = entry.breakdown
+    of = f", the last of {plural(len(run.breakdowns), 'breakdown')}" if run.breakdowns[1:] else ""
+    yield from wrap(f"Where the time of traced {steps_text(entry.steps)} went{of}")
+    texts = rounded_parts([100 * part.time_ns / found.wall_ns for part in found.buckets], 1)
+    parts = list(zip(found.buckets, texts, strict=True))
+    parts.sort(key=lambda part: -part[0].time_ns)
+    for part, text in parts[:_ROWS]:
+        yield field(f"  {label(part.name)}", f"{text:>5} %", _WIDTH)
+    rest = sum(part.time_ns for part, _ in parts[_ROWS:])
+    if parts[_ROWS:]:
+        share = f"{100 * rest / found.wall_ns:.1f}"
+        yield field(f"  {plural(len(parts) - _ROWS, 'smaller part')}", f"{share:>5} %", _WIDTH)
+    for worst in losses(found)[:1]:
+        hint = f": {printable(worst.hint)}" if worst.hint else ""
+        yield field("  fix first", f"{label(worst.name)}{hint}", _WIDTH)
+    yield field("  tracing", dilation_text(entry), _WIDTH)
+    if entry.trace:
+        yield field("  all of it", f"mfu-torch explain {entry.trace}", _WIDTH)
+    for warning in found.warnings:
+        yield from wrap(f"WARNING: {printable(warning)}", "  ", "    ")

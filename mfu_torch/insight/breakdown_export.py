@@ -1,0 +1,120 @@
+"""A :class:`Breakdown` as markdown, CSV and plain values."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mfu_torch.insight.breakdown_table import coverage_text, in_order, parts_text
+from mfu_torch.insight.breakdown_words import (
+    fix_first,
+    kernel_name,
+    large_losses,
+    mfu_of,
+    ms_per_step,
+    share_of,
+    steps_of,
+)
+from mfu_torch.insight.text import plural
+from mfu_torch.records.breakdown import Breakdown
+from mfu_torch.records.losses import label, losses, printable
+
+if TYPE_CHECKING:
+    from mfu_torch.insight.breakdown.roofline import Roofline
+
+_MARKUP = {"|": "\\|", "<": "&lt;", ">": "&gt;", "*": "\\*", "_": "\\_", "`": "\\`", "[": "\\["}
+
+
+def markdown_cell(text: str) -> str:
+    """Text that stands in a cell as it is: names of kernels are full of ``<`` and ``|``."""
+    text = printable(text).replace("\\", "\\\\").replace("&", "&amp;")
+    return "".join(_MARKUP.get(char, char) for char in text)
+
+
+def markdown(found: Breakdown, *, top: int = 5) -> str:
+    """A table of the buckets with their hints, and one of the kernels of the largest losses."""
+    cell = markdown_cell
+    device = f", {cell(found.device)}" if found.device else ""
+    lines = [
+        f"**{cell(found.file)}**{device}, {plural(steps_of(found), 'step')}, "
+        f"{ms_per_step(found.wall_ns, found):.4g} ms per step ({cell(found.edges)} edges)",
+        "",
+        cell(fix_first(found)),
+        "",
+        "| bucket | ms per step | share | what to try |",
+        "|---|--:|--:|---|",
+    ]
+    buckets = in_order(found)
+    for one, (ms, share) in zip(buckets, parts_text(found, buckets), strict=True):
+        lines.append(f"| {cell(label(one.name))} | {ms} | {share} % | {cell(one.hint)} |")
+    lines.append(f"| **SUM** | {_sum_ms(found)} | 100.00 % | wall time, {found.wall_ns:,} ns |")
+    lines += _kernels(found, top)
+    lines += ["", cell(coverage_text(found))]
+    lines += [f"\n**Warning:** {cell(one)}" for one in found.warnings]
+    lines += [f"\nNote: {cell(one)}" for one in found.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _sum_ms(found: Breakdown) -> str:
+    times = [ms for ms, _ in parts_text(found, found.buckets)]
+    decimals = len(times[0].partition(".")[2]) if times else 3
+    return f"{ms_per_step(found.wall_ns, found):.{decimals}f}"
+
+
+def _kernels(found: Breakdown, top: int) -> list[str]:
+    lines = ["", "| loss | op | kernel | per step | ms per step |", "|---|---|---|--:|--:|"]
+    for one in large_losses(found):
+        for kernel in one.top[:top]:
+            op, name = markdown_cell(kernel.op or "-"), markdown_cell(kernel_name(kernel, 80))
+            times = f"{kernel.count / steps_of(found):.4g}"
+            ms = f"{ms_per_step(kernel.time_ns, found):.4g}"
+            lines.append(f"| {markdown_cell(label(one.name))} | {op} | {name} | {times} | {ms} |")
+    return lines if len(lines) > 3 else []
+
+
+def csv_text(found: Breakdown) -> str:
+    """One line per bucket: name, nanoseconds of all steps, ms of a mean step, share, each step."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("bucket", "time_ns", "ms_per_step", "share", *map(_csv_cell, found.steps)))
+    for one in found.buckets:
+        share = one.time_ns / found.wall_ns if found.wall_ns else ""
+        ms = ms_per_step(one.time_ns, found)
+        writer.writerow((_csv_cell(one.name), one.time_ns, ms, share, *one.per_step_ns))
+    ms = ms_per_step(found.wall_ns, found)
+    writer.writerow(("SUM", found.wall_ns, ms, 1.0, *found.step_ns))
+    return out.getvalue()
+
+
+def _csv_cell(text: str) -> str:
+    """A name that a spreadsheet does not take for a formula."""
+    text = printable(text)
+    return f"'{text}" if text[:1] in tuple("=+-@") else text
+
+
+def summary(
+    found: Breakdown, *, top: int | None = None, roofline: Roofline | None = None
+) -> dict[str, Any]:
+    """The record and what is computed from it, for programs.
+
+    Args:
+        found: The breakdown.
+        top: How many kernels of each bucket; by default all that it has.
+        roofline: Of the same steps, if it is known.
+    """
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    for bucket in plain["buckets"]:
+        bucket["ms_per_step"] = ms_per_step(bucket["time_ns"], found)
+        bucket["share"] = bucket["time_ns"] / found.wall_ns if found.wall_ns else None
+        bucket["top"] = bucket["top"][:top]
+    worst = losses(found)[:1]
+    mfu = mfu_of(found)
+    plain["ms_per_step"] = ms_per_step(found.wall_ns, found)
+    plain["mfu"] = mfu
+    plain["hfu"] = None if mfu is None else mfu + share_of(found, "matrix/recompute")
+    plain["fix_first"] = {"bucket": worst[0].name if worst else None, "text": fix_first(found)}
+    plain["roofline"] = None if roofline is None else msgspec.to_builtins(roofline)
+    return plain

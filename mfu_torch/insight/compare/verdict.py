@@ -1,0 +1,74 @@
+"""The answer of a comparison in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mfu_torch.insight.compare.record import Change, Difference, Group
+from mfu_torch.units import significant
+
+_HIGHER = {"MFU": "the MFU of B is {} {} than that of A", "tokens/s": "B makes {} {} tokens/s"}
+_HIGHER["samples/s"] = "B makes {} {} samples/s"
+
+
+def signed(change: Change, value: float) -> str:
+    """A change in its unit: ``"+5.0 %"``, ``"-1.4 points"``; of data wait in points."""
+    amount = 100 * value
+    digits = 3 if abs(amount) >= 10 else 2
+    text = significant(amount, digits) if abs(amount) >= 5e-5 else "0"
+    sign = "+" if amount > 0 and text != "0" else ""
+    return f"{sign}{text} {'%' if change.relative else 'points'}"
+
+
+def unsigned(change: Change, value: float) -> str:
+    """The size of a change in its unit: ``"5.0 %"``."""
+    return signed(change, abs(value)).removeprefix("+")
+
+
+def verdict(differences: Sequence[Difference], changes: Sequence[Change]) -> str:
+    """Whether two runs can be compared, and what then is the most important difference."""
+    mfu, throughput = _forbidding(differences, "MFU"), _forbidding(differences, "throughput")
+    if not mfu and not throughput:
+        return f"Comparable: {_outcome(changes, ('MFU',))}."
+    if mfu and throughput:
+        shared = [aspect for aspect in mfu if aspect in throughput]
+        if len(shared) == len(mfu) == len(throughput):
+            return f"Not comparable, because of {_list(mfu)}."
+        return (
+            f"Not comparable: MFU because of {_list(mfu)}, throughput because of "
+            f"{_list(throughput)}."
+        )
+    if mfu:
+        rest = _outcome(changes, ("tokens/s", "samples/s"))
+        return f"MFU is not comparable, because of {_list(mfu)}; by throughput {rest}."
+    rest = _outcome(changes, ("MFU",))
+    return f"Throughput is not comparable, because of {_list(throughput)}; by MFU {rest}."
+
+
+def _forbidding(differences: Sequence[Difference], group: Group) -> list[str]:
+    return [each.aspect for each in differences if group in each.forbids]
+
+
+def _list(aspects: Sequence[str]) -> str:
+    return ", ".join(aspects[:-1]) + " and " * (len(aspects) > 1) + aspects[-1]
+
+
+def _outcome(changes: Sequence[Change], names: tuple[str, ...]) -> str:
+    known = [each for each in changes if each.name in names and each.change is not None]
+    if not known:
+        return "nothing is known of both"
+    change = known[0]
+    assert change.change is not None
+    if change.low is None or change.high is None or change.smallest is None:
+        return f"{change.name} {signed(change, change.change)}, and how sure that is cannot be said"
+    span = f"95 % interval {signed(change, change.low)} to {signed(change, change.high)}"
+    if not change.significant:
+        return (
+            f"no significant difference of {change.name}: "
+            f"{signed(change, change.change)} ({span}); {unsigned(change, change.smallest)} would "
+            "have been seen"
+        )
+    more = "higher" if change.name == "MFU" else "more"
+    less = "lower" if change.name == "MFU" else "fewer"
+    words = more if change.change > 0 else less
+    return f"{_HIGHER[change.name].format(unsigned(change, change.change), words)} ({span})"

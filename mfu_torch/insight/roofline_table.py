@@ -1,0 +1,93 @@
+"""A :class:`Roofline` as text: what is bound by FLOPs, what by memory, and what by neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mfu_torch.insight.breakdown.roofline import Roof, Roofline
+from mfu_torch.insight.breakdown_table import decimals_of
+from mfu_torch.insight.breakdown_words import ms_per_step
+from mfu_torch.insight.text import COLUMNS, wrap
+from mfu_torch.records.breakdown import Breakdown
+from mfu_torch.records.losses import printable
+from mfu_torch.units import percent, scaled, significant
+
+_BOUND = {"compute": "FLOPs", "memory": "memory", "neither": "neither", "unknown": "not known"}
+_WIDTHS = (26, 12, 12, 10, 10)
+_SHAPES = COLUMNS - 2 - sum(_WIDTHS) - 2
+
+
+def lines(found: Roofline, breakdown: Breakdown, top: int) -> Iterator[str]:
+    """The roofs, how much time is near which, and the ops that are furthest from theirs.
+
+    Args:
+        found: The roofline.
+        breakdown: Of the same steps.
+        top: How many ops.
+    """
+    known = found.compute_ns + found.memory_ns + found.neither_ns
+    if not known:
+        why = f": {'; '.join(found.notes)}" if found.notes else ""
+        yield from wrap(f"Roofline: of no kernel are both its work and the roofs known{why}")
+        return
+    yield from wrap(f"Roofline: {_roofs(found)}")
+    yield from wrap(f"  {_times(found, breakdown)}", rest="  ")
+    shown = sorted((one for one in found.roofs if one.least_ns is not None), key=_lost)[:top]
+    if shown:
+        yield _row("op", "ms per step", "at its roof", "FLOP/byte", "bound by", "shapes")
+    for one in shown:
+        yield _op(one, breakdown)
+    for note in found.notes:
+        yield from wrap(f"  {printable(note)}", rest="  ")
+
+
+def _lost(one: Roof) -> int:
+    """Most time beyond the roof first."""
+    return (one.least_ns or 0) - one.time_ns
+
+
+def _roofs(found: Roofline) -> str:
+    peak, bandwidth = found.peak_flops_per_s, found.bytes_per_s
+    if peak is None or bandwidth is None:
+        parts = [] if peak is None else [scaled(peak, "FLOP/s", 4)]
+        parts += [] if bandwidth is None else [scaled(bandwidth, "B/s")]
+        return f"{' and '.join(parts) or 'no roof is known'}; the other roof is not known"
+    return (
+        f"{scaled(peak, 'FLOP/s', 4)} and {scaled(bandwidth, 'B/s')}: an op with less than "
+        f"{peak / bandwidth:.0f} FLOP per byte is bound by memory"
+    )
+
+
+def _times(found: Roofline, breakdown: Breakdown) -> str:
+    wall = max(1, breakdown.wall_ns)
+    parts = (
+        ("near the roof of FLOPs", found.compute_ns),
+        ("near that of memory", found.memory_ns),
+        ("below half of both", found.neither_ns),
+        ("not known", found.unknown_ns),
+    )
+    return "of the time: " + ", ".join(f"{percent(ns / wall)} {name}" for name, ns in parts)
+
+
+def _op(one: Roof, breakdown: Breakdown) -> str:
+    decimals = decimals_of(ms_per_step(breakdown.wall_ns, breakdown))
+    least = one.least_ns or 0
+    return _row(
+        _cut(one.op.removeprefix("aten::"), _WIDTHS[0] - 2),
+        f"{ms_per_step(one.time_ns, breakdown):.{decimals}f}",
+        f"{ms_per_step(least, breakdown):.{decimals}f}",
+        "-" if one.intensity is None else significant(one.intensity),
+        _BOUND.get(one.bound, one.bound),
+        _cut(one.shapes, _SHAPES),
+    )
+
+
+def _row(op: str, *cells: str) -> str:
+    *numbers, shapes = cells
+    row = "".join(f"{cell:>{width}}" for cell, width in zip(numbers, _WIDTHS[1:], strict=True))
+    return f"  {op:<{_WIDTHS[0]}}{row}  {shapes}".rstrip()
+
+
+def _cut(text: str, columns: int) -> str:
+    text = printable(text)
+    return text if len(text) <= columns else f"{text[: columns - 3]}..."

@@ -1,0 +1,77 @@
+"""What a breakdown says first: its parts as shares that add up, and the largest loss."""
+
+from __future__ import annotations
+
+from mfu_torch.records.breakdown import Breakdown, BreakdownEntry, Bucket
+
+LABELS: dict[str, str] = {
+    "matrix": "matrix kernels",
+    "matrix/model_flops": "model FLOPs at peak (MFU)",
+    "matrix/recompute": "recompute at peak",
+    "matrix/low_rate_dtype": "slower dtype",
+    "matrix/unknown_flops": "matrix, FLOPs unknown",
+    "matrix/below_peak": "matrix below peak",
+    "other_compute": "other compute",
+    "exposed_communication": "exposed communication",
+    "exposed_memcpy": "exposed copies",
+    "idle/data_wait": "idle: data wait",
+    "idle/host_sync": "idle: host sync",
+    "idle/alloc": "idle: allocator",
+    "idle/launch_bound": "idle: launch-bound",
+    "idle/device_gap": "idle: device gaps",
+    "idle/queued_wait": "idle: queued, not begun",
+    "idle/unknown": "idle: cause unknown",
+}
+"""Bucket -> how it is called on paper."""
+
+NO_LOSS = ("matrix", "matrix/model_flops", "matrix/unknown_flops")
+"""What cannot be called a loss: the goal, and time whose FLOPs nobody knows."""
+
+_UNITS = 2**20
+"""Of a share. TensorBoard keeps 24 bits of a number: sums of these shares are exact there, too."""
+
+
+def shares(found: Breakdown) -> dict[str, float]:
+    """Share of the wall time by bucket, in multiples of 2**-20 that sum to exactly 1.
+
+    Largest remainder: each is rounded down, and those that lost most are rounded up. Empty where
+    there is no wall time.
+    """
+    if found.wall_ns <= 0:
+        return {}
+    pairs = [divmod(bucket.time_ns * _UNITS, found.wall_ns) for bucket in found.buckets]
+    whole = [units for units, _ in pairs]
+    by_loss = sorted(range(len(pairs)), key=lambda at: -pairs[at][1])
+    for at in by_loss[: _UNITS - sum(whole)]:
+        whole[at] += 1
+    return {bucket.name: units / _UNITS for bucket, units in zip(found.buckets, whole, strict=True)}
+
+
+def label(name: str) -> str:
+    """``idle/data_wait`` -> ``idle: data wait``."""
+    return LABELS.get(name, name)
+
+
+def losses(found: Breakdown) -> list[Bucket]:
+    """What is not the goal, the largest first."""
+    lost = [bucket for bucket in found.buckets if bucket.name not in NO_LOSS and bucket.time_ns > 0]
+    return sorted(lost, key=lambda bucket: -bucket.time_ns)
+
+
+def steps_text(steps: tuple[int, ...]) -> str:
+    """``(101, 102, 103)`` -> ``"steps 101-103"``."""
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    return f"steps {steps[0]}-{steps[-1]}"
+
+
+def dilation_text(entry: BreakdownEntry) -> str:
+    """By how much tracing slowed the steps down: ``"traced steps took 1.12x as long"``."""
+    if entry.dilation is None:
+        return "no steady step was near to compare the traced ones with"
+    return f"traced steps took {entry.dilation:.2f}x as long as the steady ones around them"
+
+
+def printable(text: str) -> str:
+    """Without what could move a cursor or break a line: there are names of kernels in it."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,147 @@
+"""Two breakdowns against each other: the changes sum exactly to that of the step."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from breakdowns import MS, PARTS, PEAK, breakdown
+from traces import trace_path
+
+from mfu_torch.insight.breakdown.diff import Incomparable, diff
+from mfu_torch.insight.diff_table import csv_text, markdown, render, rows, sentence, summary
+from mfu_torch.records import Peak
+from mfu_torch.records.breakdown import Breakdown, Coverage
+
+
+def changed(found_before: Breakdown, found_after: Breakdown) -> dict[str, Fraction]:
+    found = diff(found_before, found_after)
+    return {one.name: found.change_ns(one) for one in found.changes}
+
+
+FASTER = {**PARTS, "idle/data_wait": 0, "idle/launch_bound": 30}
+
+
+def test_a_bucket_changes_by_what_its_share_of_a_mean_step_does() -> None:
+    moved = changed(breakdown(), breakdown(FASTER))
+    assert moved["idle/data_wait"] == -30 * MS  # 60 ms of two steps
+    assert moved["idle/launch_bound"] == 10 * MS
+    assert moved["other_compute"] == 0
+
+
+def test_a_bucket_that_one_of_them_lacks_was_empty() -> None:
+    without = {name: ms for name, ms in PARTS.items() if name != "exposed_memcpy"}
+    assert changed(breakdown(), breakdown(without))["exposed_memcpy"] == -2 * MS
+    assert changed(breakdown(without), breakdown())["exposed_memcpy"] == 2 * MS
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 7), (7, 1)])
+def test_the_changes_sum_exactly_where_the_steps_do_not_divide(before: int, after: int) -> None:
+    found = diff(
+        breakdown(unit=1_234_567, steps=before), breakdown(FASTER, unit=7_654_321, steps=after)
+    )
+    total = sum((found.change_ns(one) for one in found.changes), Fraction(0))
+    wall = Fraction(160 * 7_654_321, after) - Fraction(200 * 1_234_567, before)
+    assert total == found.step_change_ns == wall
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (2, 3), (3, 7)])
+def test_every_printed_column_adds_up_and_every_row_too(steps: tuple[int, int]) -> None:
+    odd = {name: 1 + 7 * i for i, name in enumerate(PARTS)}
+    found = diff(
+        breakdown(unit=333_337, steps=steps[0]), breakdown(odd, unit=777_773, steps=steps[1])
+    )
+    body, last = rows(found)
+    for column in ("before_ms", "before_share", "after_ms", "after_share", "change_ms"):
+        assert sum(Decimal(getattr(row, column)) for row in body) == Decimal(getattr(last, column))
+    for row in (*body, last):
+        assert Decimal(row.after_ms) - Decimal(row.before_ms) == Decimal(row.change_ms)
+
+
+def test_the_sentence_says_what_changed_most_and_what_went_the_other_way() -> None:
+    assert sentence(diff(breakdown(), breakdown(FASTER))) == (
+        "A step takes 80 ms instead of 100 ms (20.0 % less). What changed most: idle: data wait, "
+        "-30 ms per step (30.0 % of the step, then 0.0 %). The other way: idle: launch-bound, "
+        "+10 ms per step (5.0 % of the step, then 18.8 %)."
+    )
+    assert "as before. No bucket changed." in sentence(diff(breakdown(), breakdown()))
+
+
+def test_the_values_for_programs_sum_in_whole_numbers() -> None:
+    found = summary(diff(breakdown(unit=333_337), breakdown(FASTER, unit=7, steps=3)))
+    assert found["units_per_ns"] == 6
+    assert sum(one["change_units"] for one in found["changes"]) == found["step_change_units"]
+    assert found["step_change_units"] == 2 * 160 * 7 - 3 * 200 * 333_337
+
+
+def test_the_other_forms_have_every_bucket_and_the_sum() -> None:
+    found = diff(breakdown(), breakdown(FASTER))
+    lines = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert {line["bucket"]: line["before_ns"] for line in lines}["idle/data_wait"] == "60000000"
+    assert "| **SUM** | 100.00 | 100.00 % | 80.00 | 100.00 % | -20.00 |" in markdown(found)
+    text = render(found)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "MFU 25.0 %, then 29.4 %" not in text  # that is 50 of 170 ms
+    assert "MFU 25.0 %, then 31.2 %" in text  # 25 of 80 ms
+
+
+# --- steps that are not the same thing -------------------------------------------------------
+
+
+def test_other_edges_are_refused() -> None:
+    with pytest.raises(Incomparable, match=r"delimited by 'gpu', those of .* by 'cpu'"):
+        diff(breakdown(), breakdown(edges="cpu"))
+
+
+def test_a_trace_without_a_gpu_does_not_compare_with_one_that_has_it() -> None:
+    nothing = Coverage(launches=0, work=0, matrix_known_ns=0, matrix_ns=0)
+    with pytest.raises(Incomparable, match="has work of a GPU"):
+        diff(breakdown(), breakdown(coverage=nothing))
+
+
+def test_no_time_is_refused() -> None:
+    with pytest.raises(Incomparable, match="no time"):
+        diff(breakdown(), breakdown({}))
+
+
+def test_buckets_that_do_not_sum_to_the_wall_are_refused() -> None:
+    with pytest.raises(Incomparable, match="do not sum"):
+        diff(breakdown(), breakdown(wall_ns=200 * MS + 1))
+
+
+def test_another_device_is_a_warning() -> None:
+    (warning,) = diff(breakdown(), breakdown(device="Tesla V100")).warnings
+    assert warning == "the devices differ: NVIDIA H100 80GB HBM3, then Tesla V100"
+
+
+@pytest.mark.parametrize("other", [None, Peak(flops_per_s=5e14, dtype="bf16")])
+def test_with_another_peak_the_parts_of_matrix_are_one_line(other: Peak | None) -> None:
+    after = breakdown(PARTS if other else {"matrix": 90, "other_compute": 20}, peak=other)
+    found = diff(breakdown(peak=PEAK), after)
+    assert [c.name for c in found.changes if c.name.startswith("matrix")] == ["matrix"]
+    assert next(c for c in found.changes if c.name == "matrix").before_ns == 90 * MS
+    assert "the peaks differ: 1.000 PFLOP/s bf16, then" in found.warnings[0]
+
+
+def test_another_amount_of_work_is_a_warning() -> None:
+    (warning,) = diff(breakdown(), breakdown(model_flops=100 * 10**12)).warnings
+    assert "25.00 TFLOP, then 50.00 TFLOP" in warning
+
+
+# --- the pair of real traces -----------------------------------------------------------------
+
+
+def test_four_workers_take_the_data_wait_away() -> None:
+    from mfu_torch.insight import explain
+
+    paths = [trace_path(f"kineto_v100_rn50_workers{n}") for n in (0, 4)]
+    found = diff(*(explain(path, edges="cpu") for path in paths))
+    (wait,) = [one for one in found.changes if one.name == "idle/data_wait"]
+    assert float(found.before_ns(wait) / found.step_before_ns) == pytest.approx(0.336, abs=0.0005)
+    assert float(found.after_ns(wait) / found.step_after_ns) == pytest.approx(0.008, abs=0.0005)
+    assert found.largest()[0] == wait
+    total = sum((found.change_ns(one) for one in found.changes), Fraction(0))
+    assert total == found.step_change_ns < 0
