@@ -25,6 +25,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/count_cost.py
 	$(BIN)/python benchmarks/telemetry.py
 	$(BIN)/python benchmarks/callbacks.py
+	$(BIN)/python benchmarks/explain.py
 
 clean:
 	rm -rf $(VENV)

@@ -62,6 +62,8 @@ def cpu_s() -> float:
 
 def measure_ours(path: str) -> str:
     """In a process of its own."""
+    import numpy.ma  # noqa: F401 - np.unique imports it at its first call; HTA has it too
+
     from mfu_torch.insight import explain
 
     start, cpu_start = time.perf_counter(), cpu_s()

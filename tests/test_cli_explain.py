@@ -311,6 +311,29 @@ def test_steps_that_do_not_compare_are_1(
     assert "delimited by 'gpu'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("module", ["partition.label", "hints._HINTS"])
+def test_a_fault_of_ours_is_not_called_wrong_usage(
+    module: str, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise ValueError("operands could not be broadcast together")
+
+    at = f"mfu_torch.insight.breakdown.{module}"
+    faults = {f"idle/{name}": fault for name in ("data_wait", "launch_bound", "host_sync")}
+    monkeypatch.setattr(at, faults if module.endswith("_HINTS") else fault)
+    with pytest.raises(ValueError, match="broadcast"):
+        main(["explain", str(trace)])
+
+
+def test_a_table_of_classes_that_is_not_there_is_named(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(trace), "--classes", "/nowhere/my.toml"]) == 1
+    assert capsys.readouterr().err == (
+        "mfu-torch explain: /nowhere/my.toml cannot be read: No such file or directory\n"
+    )
+
+
 # --- real traces -----------------------------------------------------------------------------
 
 

@@ -25,9 +25,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison of two runs; 1 where they are not comparable."""
+    from mfu_torch.insight.plausible import plausible
     from mfu_torch.run.runfile import read_run
 
-    runs = read_run(args.a), read_run(args.b)  # numpy can wait until both are there
+    runs = [
+        plausible(read_run(path), path) for path in (args.a, args.b)
+    ]  # numpy can wait until both are there
 
     from mfu_torch.insight.compare import compare
     from mfu_torch.insight.compare.text import render_comparison

@@ -54,29 +54,33 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--md", action="store_true", help="print markdown")
 
 
+class _UsageError(Exception):
+    """What is wrong with the arguments. A ValueError of anything else is a fault of ours."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Print what the traces say."""
-    from mfu_torch.records import UnknownPeak
+    from mfu_torch.insight.breakdown.edges import NoSuchSteps
 
     try:
         return _run(args)
-    except (ValueError, UnknownPeak) as problem:
+    except (_UsageError, NoSuchSteps) as problem:
         return wrong_usage(args, str(problem))
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.json and (args.csv or args.md):
-        raise ValueError("--json, --csv and --md exclude each other; give one")
+        raise _UsageError("--json, --csv and --md exclude each other; give one")
     paths = [*args.traces, *(args.diff or ())]
     if not paths:
-        raise ValueError("no trace is given; expected a file that torch.profiler wrote")
+        raise _UsageError("no trace is given; expected a file that torch.profiler wrote")
     if args.scrub is not None:
         return _scrub(args)
     options = _options(args)
     if args.diff is None:
         return _explain(args, options)
     if len(paths) != 2:
-        raise ValueError(f"--diff compares 2 traces and {len(paths)} are given")
+        raise _UsageError(f"--diff compares 2 traces and {len(paths)} are given")
     return _diff(args, [_total(path, args, options) for path in paths])
 
 
@@ -105,7 +109,7 @@ def _read(flag: str, reader: Callable[[Any], Any], text: Any) -> Any:
     try:
         return reader(text)
     except (ValueError, OverflowError) as problem:
-        raise ValueError(f"{flag}: {problem}") from None
+        raise _UsageError(f"{flag}: {problem}") from None
 
 
 def _dtype(text: str) -> str:
@@ -125,6 +129,16 @@ def _known_device(name: str) -> None:
         )
 
 
+def _pattern(text: str) -> str:
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ValueError(f"{text[:40]!r} is no regular expression: {problem}") from None
+    return text
+
+
 def _whole(text: str) -> int:
     if not text.strip().isdecimal():
         raise ValueError(f"{text[:40]!r} is no whole number; expected e.g. 5")
@@ -142,7 +156,9 @@ def _bytes(text: str) -> int:
 
 
 def _reading(args: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {"step_name": args.step_name}
+    options: dict[str, Any] = {}
+    if args.step_name is not None:
+        options["step_name"] = _read("--step-name", _pattern, args.step_name)
     if args.max_raw_bytes is not None:
         options["max_raw_bytes"] = _read("--max-raw-bytes", _bytes, args.max_raw_bytes)
     return options
@@ -284,7 +300,7 @@ def _scrub(args: argparse.Namespace) -> int:
     from mfu_torch.insight.trace.scrub import scrub
 
     if args.diff is not None or len(args.traces) != 1:
-        raise ValueError("--scrub OUT cleans 1 trace; give one, without --diff")
+        raise _UsageError("--scrub OUT cleans 1 trace; give one, without --diff")
     out = scrub(args.traces[0], args.scrub, **_reading(args))
     if args.json:
         print_json({"file": str(out)})

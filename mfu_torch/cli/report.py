@@ -30,13 +30,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report of one run, or write it to a page."""
+    from mfu_torch.insight.plausible import plausible
     from mfu_torch.insight.report import render_report
     from mfu_torch.insight.summary import summary
     from mfu_torch.run.runfile import read_run
 
     if args.force and args.html is None:
         return wrong_usage(args, "--force is for --html FILE")
-    recorded = read_run(args.path)
+    recorded = plausible(read_run(args.path), args.path)
     if args.html is not None:
         problem = _write(args, recorded)
         if problem:

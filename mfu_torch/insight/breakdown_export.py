@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mfu_torch.insight.breakdown_table import coverage_text, in_order, parts_text
+from mfu_torch.insight.breakdown_table import coverage_text, in_order, mfu_text, parts_text
 from mfu_torch.insight.breakdown_words import (
+    EDGES,
     fix_first,
     kernel_name,
     large_losses,
@@ -39,12 +40,11 @@ def markdown(found: Breakdown, *, top: int = 5) -> str:
     cell = markdown_cell
     device = f", {cell(found.device)}" if found.device else ""
     lines = [
-        f"**{cell(found.file)}**{device}, {plural(steps_of(found), 'step')}, "
-        f"{ms_per_step(found.wall_ns, found):.4g} ms per step ({cell(found.edges)} edges)",
+        f"**{cell(found.file)}**{device}, {_steps(found)}",
         "",
         cell(fix_first(found)),
         "",
-        "| bucket | ms per step | share | what to try |",
+        f"| bucket | {_ms(found)} | share | what to try |",
         "|---|--:|--:|---|",
     ]
     buckets = in_order(found)
@@ -52,10 +52,22 @@ def markdown(found: Breakdown, *, top: int = 5) -> str:
         lines.append(f"| {cell(label(one.name))} | {ms} | {share} % | {cell(one.hint)} |")
     lines.append(f"| **SUM** | {_sum_ms(found)} | 100.00 % | wall time, {found.wall_ns:,} ns |")
     lines += _kernels(found, top)
-    lines += ["", cell(coverage_text(found))]
+    lines += ["", cell(mfu_text(found)), "", cell(coverage_text(found))]
     lines += [f"\n**Warning:** {cell(one)}" for one in found.warnings]
     lines += [f"\nNote: {cell(one)}" for one in found.notes]
     return "\n".join(lines) + "\n"
+
+
+def _ms(found: Breakdown) -> str:
+    return "ms" if found.edges == "trace" else "ms per step"
+
+
+def _steps(found: Breakdown) -> str:
+    ms = f"{ms_per_step(found.wall_ns, found):.4g} ms"
+    if found.edges == "trace":
+        return f"{ms}, {EDGES['trace']}"
+    steps = plural(steps_of(found), "step")
+    return f"{steps}, {ms} per step ({markdown_cell(found.edges)} edges)"
 
 
 def _sum_ms(found: Breakdown) -> str:
@@ -65,7 +77,8 @@ def _sum_ms(found: Breakdown) -> str:
 
 
 def _kernels(found: Breakdown, top: int) -> list[str]:
-    lines = ["", "| loss | op | kernel | per step | ms per step |", "|---|---|---|--:|--:|"]
+    times = "times" if found.edges == "trace" else "per step"
+    lines = ["", f"| loss | op | kernel | {times} | {_ms(found)} |", "|---|---|---|--:|--:|"]
     for one in large_losses(found):
         for kernel in one.top[:top]:
             op, name = markdown_cell(kernel.op or "-"), markdown_cell(kernel_name(kernel, 80))

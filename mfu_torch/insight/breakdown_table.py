@@ -162,7 +162,8 @@ def top_kernels(found: Breakdown, top: int) -> Iterator[str]:
     shown = [one for one in large_losses(found) if one.top[:top]]
     if not shown:
         return
-    yield "What took it (ms per step, times per step, op, kernel)"
+    per_step = "ms, times" if found.edges == "trace" else "ms per step, times per step"
+    yield f"What took it ({per_step}, op, kernel)"
     for one in shown:
         ended = ": the kernels for which the GPU waited" if one.name.startswith("idle/") else ""
         yield f"  {label(one.name)}{ended}"
@@ -186,13 +187,16 @@ def _kernel(kernel: Kernel, found: Breakdown) -> str:
 
 def facts(found: Breakdown) -> Iterator[str]:
     """MFU, communication and coverage."""
-    yield from wrap(_mfu(found))
+    yield from wrap(mfu_text(found))
     if found.communication_ns:
         yield from wrap(_communication(found))
     yield from wrap(coverage_text(found))
 
 
-def _mfu(found: Breakdown) -> str:
+def mfu_text(found: Breakdown) -> str:
+    """MFU with what it divides by; what it lacks, where it is not known."""
+    if found.peak is None and not found.coverage.matrix_ns:
+        return "MFU: there is no matrix work in these steps"
     if found.peak is None:
         return f"MFU: not known without {lacking(found)}; the notes below say why"
     peak, mfu = found.peak, mfu_of(found) or 0.0
@@ -202,9 +206,10 @@ def _mfu(found: Breakdown) -> str:
     text += f", HFU {percent(mfu + recompute)}{at_least}" if recompute else ""
     if found.model_flops is not None:
         per_step = found.model_flops / steps_of(found)
-        text += f": {scaled(per_step, 'FLOP', 4)} per step"
+        text += f": {scaled(per_step, 'FLOP', 4)}{_each(found)}"
     text += f", of {scaled(peak.flops_per_s, 'FLOP/s', 4)} {peak.dtype}, {peak.provenance}"
-    return f"{text} ({printable(peak.source)}){margin(peak.uncertainty)}"
+    source = "" if peak.source == peak.provenance else f" ({printable(peak.source)})"
+    return f"{text}{source}{margin(peak.uncertainty)}"
 
 
 def _communication(found: Breakdown) -> str:
@@ -213,8 +218,13 @@ def _communication(found: Breakdown) -> str:
     ms = [f"{ms_per_step(x, found):.{decimals}f} ms" for x in (total, beside, total - beside)]
     hidden = percent(beside / total)
     return (
-        f"Communication: {ms[0]} per step, of it {ms[1]} ({hidden}) beside compute, {ms[2]} exposed"
+        f"Communication: {ms[0]}{_each(found)}, of it {ms[1]} ({hidden}) beside compute, "
+        f"{ms[2]} exposed"
     )
+
+
+def _each(found: Breakdown) -> str:
+    return "" if found.edges == "trace" else " per step"
 
 
 def coverage_text(found: Breakdown) -> str:

@@ -71,7 +71,11 @@ def lacking(found: Breakdown) -> str:
     """What an MFU lacks, where it is not known."""
     seen = found.coverage
     if seen.matrix_ns and not seen.matrix_known_ns:
-        return "shapes (record_shapes=True)"
+        if found.model_flops is None:
+            return "shapes (record_shapes=True), or --model-flops"
+        return "a peak (--peak), or a dtype that has one (--dtype)"
+    if 2 * seen.matrix_known_ns < seen.matrix_ns:
+        return "a peak (--peak, or --device), and FLOPs (--model-flops)"
     return "a peak (--peak, or --device)"
 
 

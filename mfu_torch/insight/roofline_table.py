@@ -34,7 +34,8 @@ def lines(found: Roofline, breakdown: Breakdown, top: int) -> Iterator[str]:
     yield from wrap(f"  {_times(found, breakdown)}", rest="  ")
     shown = sorted((one for one in found.roofs if one.least_ns is not None), key=_lost)[:top]
     if shown:
-        yield _row("op", "ms per step", "at its roof", "FLOP/byte", "bound by", "shapes")
+        ms = "ms" if breakdown.edges == "trace" else "ms per step"
+        yield _row("op", ms, "at its roof", "FLOP/byte", "bound by", "shapes")
     for one in shown:
         yield _op(one, breakdown)
     for note in found.notes:

@@ -124,7 +124,7 @@ def test_few_launch_records_are_a_warning() -> None:
 def test_a_queue_that_does_not_move_is_a_warning_and_not_explained() -> None:
     work = [Work(OTHER, 0, 100 * US, 0), Work(OTHER, 200 * US, 300 * US, 50 * US)]
     (warning,) = explain(Hand(work=work).trace()).warnings
-    assert warning.startswith("33.3 % of the time work was launched, the device was empty, and yet")
+    assert warning.startswith("why work is queued and not begun for 33.3 % of the time is not")
 
 
 def test_a_step_that_takes_much_longer_than_the_others_is_a_warning() -> None:

@@ -14,6 +14,7 @@ from breakdowns import MS, PARTS, breakdown
 from mfu_torch.insight.breakdown_export import csv_text, markdown, summary
 from mfu_torch.insight.breakdown_table import decimals_of, render
 from mfu_torch.insight.breakdown_words import fix_first
+from mfu_torch.records import Peak
 from mfu_torch.records.breakdown import BUCKETS, Breakdown, Coverage, Kernel
 from mfu_torch.records.losses import LABELS, losses
 
@@ -132,9 +133,33 @@ def test_matrix_time_that_is_not_divided_may_hide_a_larger_loss(name: str, why: 
 
 def test_without_shapes_no_peak_is_asked_for() -> None:
     seen = Coverage(launches=1, work=1, matrix_known_ns=0, matrix_ns=80 * MS)
-    found = breakdown({"matrix": 80, "other_compute": 20}, peak=None, coverage=seen)
-    assert "not known without shapes (record_shapes=True)" in fix_first(found)
+    parts = {"matrix": 80, "other_compute": 20}
+    found = breakdown(parts, peak=None, coverage=seen, model_flops=None)
+    assert "not known without shapes (record_shapes=True), or --model-flops" in fix_first(found)
     assert "MFU: not known without shapes (record_shapes=True)" in render(found)
+    given = breakdown(parts, peak=None, coverage=seen, model_flops=10**12)
+    assert "MFU: not known without a peak (--peak), or a dtype that has one" in render(given)
+
+
+def test_with_few_known_flops_a_peak_is_not_enough() -> None:
+    seen = Coverage(launches=1, work=1, matrix_known_ns=30 * MS, matrix_ns=80 * MS)
+    found = breakdown({"matrix": 80, "other_compute": 20}, peak=None, coverage=seen)
+    assert "without a peak (--peak, or --device), and FLOPs (--model-flops)" in render(found)
+
+
+def test_without_matrix_work_no_note_is_promised_to_say_why_there_is_no_mfu() -> None:
+    seen = Coverage(launches=1, work=1, matrix_known_ns=0, matrix_ns=0)
+    found = breakdown({"other_compute": 20}, peak=None, coverage=seen, model_flops=None)
+    assert "MFU: there is no matrix work in these steps\n" in render(found)
+
+
+def test_a_given_peak_is_called_given_once() -> None:
+    given = Peak(flops_per_s=100e12, dtype="bf16", source="given")
+    assert "100.0 TFLOP/s bf16, given\n" in render(breakdown(peak=given))
+
+
+def test_a_whole_trace_has_no_times_per_step() -> None:
+    assert "ms per step" not in render(breakdown(edges="trace", steps=1))
 
 
 def test_a_hint_that_begins_with_the_share_does_not_say_it_twice() -> None:
@@ -287,3 +312,10 @@ def test_the_values_for_programs_have_shares_and_the_first_thing_to_fix() -> Non
     assert found["fix_first"]["bucket"] == "idle/data_wait"
     assert sum(one["time_ns"] for one in found["buckets"]) == found["wall_ns"]
     assert sum(one["share"] for one in found["buckets"]) == pytest.approx(1)
+
+
+def test_markdown_of_a_whole_trace_has_no_steps_and_tells_the_mfu() -> None:
+    text = markdown(breakdown(edges="trace", steps=1))
+    assert "per step" not in text
+    assert "the whole trace is one" in text.splitlines()[0]
+    assert "MFU 25.0 %" in text

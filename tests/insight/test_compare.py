@@ -121,7 +121,7 @@ def test_of_too_few_steps_a_change_is_shown_without_an_interval() -> None:
     assert mfu.change == pytest.approx(1 / 0.9 - 1)
     assert (mfu.low, mfu.significant, mfu.smallest) == (None, None, None)
     assert mfu.no_interval == "A: 4 steady steps are too few for an interval; at least 10"
-    assert found.verdict == "Comparable: MFU +11.1 %, and how sure that is cannot be said."
+    assert found.verdict == "Comparable: MFU of B +11.1 %, and how sure that is cannot be said."
     assert "Intervals:" not in render_comparison(found)
 
 

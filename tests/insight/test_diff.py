@@ -145,3 +145,13 @@ def test_four_workers_take_the_data_wait_away() -> None:
     assert found.largest()[0] == wait
     total = sum((found.change_ns(one) for one in found.changes), Fraction(0))
     assert total == found.step_change_ns < 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_sentence_has_the_figure_of_the_table(seed: int) -> None:
+    # Columns are rounded so that they add up: a change may be one off in its last digit.
+    odd = {name: 1 + (7 * i + seed) % 13 for i, name in enumerate(PARTS)}
+    found = diff(breakdown(unit=333_337 + seed, steps=2), breakdown(odd, unit=777_773, steps=3))
+    printed = {row.name: Decimal(row.change_ms) for row in rows(found)[0]}
+    largest = found.largest()[0].name
+    assert f", {printed[largest].normalize():+f} ms per step" in sentence(found)

@@ -9,6 +9,7 @@ from matmuls import SGEMM, add_mm, analysed
 from trace_builder import TraceBuilder
 
 from mfu_torch.insight.breakdown.hints import hints
+from mfu_torch.insight.breakdown.shapes import shapes_text
 
 
 def hint(trace: TraceBuilder, folder: Path, bucket: str, **options: object) -> str:
@@ -227,7 +228,7 @@ def test_recompute_says_what_repeats(tmp_path: Path) -> None:
 def test_without_a_peak_the_rate_that_was_reached_is_said(tmp_path: Path) -> None:
     trace = TraceBuilder(device_name=None)
     add_mm(trace, 10_000, 10_000)
-    assert "known FLOPs run at 200 TFLOP/s" in hint(trace, tmp_path, "matrix")
+    assert "; matrix kernels run at 200 TFLOP/s" in hint(trace, tmp_path, "matrix")
 
 
 def test_a_small_bucket_gets_no_sentence(tmp_path: Path) -> None:
@@ -243,3 +244,41 @@ def test_the_goal_gets_no_sentence(tmp_path: Path) -> None:
     found = analysed(trace, tmp_path)
     said = hints(found.trace, found.labels, found.breakdown)
     assert set(said) == {"matrix/below_peak"}
+
+
+def test_a_queued_wait_names_the_op_that_the_host_is_in(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    kernels(trace, 100_000, 190_000, lead_ns=95_000)
+    trace.op("aten::copy_", 100_500, 89_000)
+    text = hint(trace, tmp_path, "idle/queued_wait")
+    assert "; meanwhile the host is in aten::copy_; look for an event" in text
+
+
+def test_shapes_are_shown_on_one_line_whoever_wrote_them() -> None:
+    assert shapes_text(b"[\n [1, 2],\n\t[ ]\r\n]") == "[[1,2],[]]"
+
+
+@pytest.mark.parametrize(
+    ("op", "advice"),
+    [
+        ("aten::native_layer_norm", "normalisation"),
+        ("DropoutAddLayerNormFn", "normalisation"),
+        ("aten::normal_", ""),  # random numbers
+        ("aten::linalg_vector_norm", ""),  # of gradients
+        ("aten::_foreach_norm", "optimizer"),
+        ("aten::_to_copy", "only moves data"),
+        ("aten::scatter_add_", ""),  # neither "cat" nor "to"
+        ("mine::bottom", ""),
+        ("aten::_fused_adamw_", ""),  # fused already
+        ("triton_poi_fused__to_copy_clone_native_layer_norm_0", ""),  # so is this
+        ("aten::_softmax", "scaled_dot_product_attention"),
+        ("aten::gelu_backward", "torch.compile fuses neighbours"),
+    ],
+)
+def test_other_compute_is_advised_by_whole_words(op: str, advice: str, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.op(op, 0, 1_000)
+    trace.kernel("some_kernel", 10_000, 5_000, launch_ns=500)
+    text = hint(trace, tmp_path, "other_compute")
+    assert advice in text
+    assert text.endswith(f"{op} 100.0 %") == (advice == "")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from matmuls import analysed
+from trace_builder import TraceBuilder
 
 from mfu_torch.insight.breakdown.calls import NotRecordedError, call_of
 from mfu_torch.insight.breakdown.formulas import FORMULAS
 from mfu_torch.insight.breakdown.formulas.moves import moved_bytes
 from mfu_torch.insight.breakdown.formulas.work import Context
+from mfu_torch.insight.breakdown.shapes import OpWork
 
 
 @pytest.mark.parametrize(
@@ -92,3 +96,21 @@ def test_a_damaged_record_gives_sensible_work_or_a_reason(name: str) -> None:
         assert 0 <= work.causal_flops <= work.flops
         assert 0 <= work.kernel_recompute_causal <= work.kernel_recompute
         assert work.bytes is None or work.bytes >= 0
+
+
+@pytest.mark.parametrize("on_device", [True, False])
+def test_ops_that_nest_a_thousandfold_are_looked_at_once(
+    on_device: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = 1_500
+    trace = TraceBuilder()
+    for i in range(levels):  # no shapes: every op asks the one around it
+        trace.op("aten::mm", i * 10, (4 * levels - 2 * i) * 10)
+        if on_device:
+            trace.kernel("gemm", 100_000 + i * 10, 10, launch_ns=i * 10 + 5)
+    asked = []
+    find = OpWork._find
+    monkeypatch.setattr(OpWork, "_find", lambda work, op: asked.append(op) or find(work, op))
+    found = analysed(trace, tmp_path).breakdown
+    assert sum(one.time_ns for one in found.buckets) == found.wall_ns
+    assert len(asked) < 10 * levels

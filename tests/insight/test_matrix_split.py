@@ -269,3 +269,31 @@ def test_an_op_that_an_edge_cuts_does_not_count(tmp_path: Path) -> None:
     assert found.breakdown.model_flops == 2 * 10**9
     assert times_of(found)["matrix/unknown_flops"] == 5_000
     assert any("cuts the op" in note for note in found.breakdown.notes)
+
+
+def test_a_missing_peak_is_one_line_with_its_reason(tmp_path: Path) -> None:
+    trace = TraceBuilder(device_name="AMD Radeon Graphics", sm_count=96)
+    add_mm(trace, 10_000, 10_000)
+    assert analysed(trace, tmp_path).breakdown.notes[-1] == (
+        "no bf16 peak for 'AMD Radeon Graphics': the table of devices does not have that name "
+        "(--peak gives one)"
+    )
+
+
+def test_that_no_flops_are_known_is_said_once(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.op("aten::mm", 0, 100)
+    trace.kernel("sm90_xmma_gemm", 10_000, 10_000, launch_ns=50)
+    (said,) = [one for one in analysed(trace, tmp_path).breakdown.notes if "FLOPs" in one]
+    assert said.startswith("the FLOPs of 100.0 % of the matrix time are not known (10.0 us: the")
+
+
+def test_model_flops_without_a_dtype_ask_for_one(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    trace.op("aten::mm", 0, 100)
+    trace.kernel("sm90_xmma_gemm", 10_000, 10_000, launch_ns=50)
+    notes = analysed(trace, tmp_path, model_flops=4.947e9).breakdown.notes
+    assert any("--dtype gives one" in one for one in notes)
+    given = analysed(trace, tmp_path, model_flops=4.947e9, dtype="bf16")
+    # 4.947 GFLOP at 989.4 TFLOP/s
+    assert times_of(given) == {"matrix/model_flops": 5000, "matrix/unknown_flops": 5000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from traces import trace_path
+from traces import real_trace, trace_path
 
 from mfu_torch.insight.breakdown.explain import Analysis, analyse
 from mfu_torch.insight.breakdown.matrix import MatrixSplit, split
@@ -22,7 +22,7 @@ def _analysed(name: str, edges: str = "gpu") -> Analysis:
 
 @cache
 def _cached(name: str, edges: str) -> Analysis:
-    return analyse(trace_path(name), edges=edges)
+    return analyse(real_trace(name), edges=edges)
 
 
 def _matrix(found: Analysis) -> MatrixSplit:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from functools import lru_cache
 
 import numpy as np
 import pytest
-from traces import NAMES, trace_path
+from traces import NAMES, real_trace, trace_path
 
-from mfu_torch.insight.trace.events import KERNEL, Trace
-from mfu_torch.insight.trace.reading import read_trace
+from mfu_torch.insight.trace.events import KERNEL
 
 _COUNTED = (  # one of each kind: counting them by hand means reading them with json
     "hta_a100_ddp_launchbound_2gpu_rank0",
@@ -22,11 +20,6 @@ _COUNTED = (  # one of each kind: counting them by hand means reading them with 
     "tl_h100_qwen05b_fwd",
     "tl_mi300_resnet_ddp_8gpu_recompute",
 )
-
-
-@lru_cache(maxsize=2)
-def read(name: str) -> Trace:
-    return read_trace(trace_path(name))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +34,7 @@ def read(name: str) -> Trace:
     ],
 )
 def test_launches_that_are_recorded(name: str, work: int, without_launch: int) -> None:
-    trace = read(name)
+    trace = real_trace(name)
     assert len(trace.work) == work
     assert int((trace.work.launch_ns < 0).sum()) == without_launch
 
@@ -62,7 +55,7 @@ def test_launches_that_are_recorded(name: str, work: int, without_launch: int) -
 def test_device_steps_and_waits_for_data(
     name: str, device: str | None, sm_count: int | None, steps: int, data_waits: int
 ) -> None:
-    trace = read(name)
+    trace = real_trace(name)
     assert (trace.device_name, trace.sm_count) == (device, sm_count)
     assert (len(trace.steps), len(trace.data_waits)) == (steps, data_waits)
 
@@ -72,7 +65,7 @@ def test_no_event_of_work_or_op_is_lost(name: str) -> None:
     document = json.loads(gzip.decompress(trace_path(name).read_bytes()))
     work = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
     events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    trace = read(name)
+    trace = real_trace(name)
     found = [event for event in events if event["cat"] in work]
     assert len(trace.work) == len(found)
     busy_us = sum(event["dur"] for event in found)
@@ -85,7 +78,7 @@ def test_no_event_of_work_or_op_is_lost(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_fit_together(name: str) -> None:
-    trace = read(name)
+    trace = real_trace(name)
     work, ops = trace.work, trace.ops
     for spans in (ops, trace.steps, trace.syncs, trace.allocs, trace.annotations):
         assert (np.diff(spans.start_ns) >= 0).all()
@@ -107,7 +100,7 @@ def test_columns_fit_together(name: str) -> None:
 
 
 def test_collectives_of_the_mi300_trace() -> None:
-    trace = read("tl_mi300_resnet_ddp_8gpu_recompute")
+    trace = real_trace("tl_mi300_resnet_ddp_8gpu_recompute")
     assert len(trace.collectives) == 12
     sizes = Counter((fact["collective"], fact["bytes"]) for fact in trace.collectives.values())
     assert sizes == {  # of three steps
@@ -127,7 +120,7 @@ def test_ops_by_the_profilers_own_link_are_those_by_nesting(name: str) -> None:
     ops = {e["args"]["External id"]: e["name"] for e in events if e.get("cat") == "cpu_op"}
     linked = (ops.get(e["args"].get("External id")) for e in events if e.get("cat") == "kernel")
     theirs = sorted(op for op in linked if op is not None)
-    trace = read(name)
+    trace = real_trace(name)
     kernels = (trace.work.kind == KERNEL) & (trace.work.op >= 0)
     ours = sorted(trace.names[trace.ops.name[op]] for op in trace.work.op[kernels])
     assert len(ours) > 500

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from mfu_torch.insight.trace.events import Trace
+from mfu_torch.insight.trace.reading import read_trace
 
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -21,6 +25,12 @@ def trace_path(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no real trace {path.name} in {trace_folder()} (set MFU_TORCH_TRACES)")
     return path
+
+
+@cache
+def real_trace(name: str) -> Trace:
+    """A real trace, read once for all tests; what is made of it must not change it."""
+    return read_trace(trace_path(name))
 
 
 NAMES: tuple[str, ...] = (

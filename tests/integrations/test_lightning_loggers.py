@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mfu_torch import read_run
 from mfu_torch.integrations.lightning import MFUCallback
+from mfu_torch.integrations.lightning.loggers import TensorBoardLoggerSink
 from mfu_torch.records import Telemetry
 
 # Windows of two steps, seven batches: x is that of the last batch of each window, from 0.
@@ -72,6 +73,24 @@ def test_accumulated_steps_have_the_x_of_the_training_too(one: Any, tmp_path: Pa
     fit = logged(one, tmp_path, logger, accumulate_grad_batches=2)
     assert points(fit.log_dir, "mfu/mfu") == POINTS
     assert [x for x, _ in points(fit.log_dir, "loss")] == [1, 3, 5]
+
+
+def test_a_sink_that_comes_late_to_the_windows_has_their_x_all_the_same(
+    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, late = TensorBoardLoggerSink.write, []
+    monkeypatch.setattr(TensorBoardLoggerSink, "write", lambda self, record: late.append(record))
+    close = TensorBoardLoggerSink.close
+
+    def closing(self: TensorBoardLoggerSink) -> None:
+        for record in late:  # the training is over by now
+            write(self, record)
+        close(self)
+
+    monkeypatch.setattr(TensorBoardLoggerSink, "close", closing)
+    logger = one.loggers.TensorBoardLogger(tmp_path)
+    fit = logged(one, tmp_path, logger, accumulate_grad_batches=2)
+    assert late and points(fit.log_dir, "mfu/mfu") == POINTS
 
 
 def test_windows_are_as_long_as_the_trainers_own_unless_told(one: Any, tmp_path: Path) -> None:

@@ -33,9 +33,8 @@ class ClassTable:
         """Reads it.
 
         Raises:
-            ClassTableError: A pattern is no regular expression, or a class is none of
-                :data:`~mfu_torch.insight.breakdown.codes.CLASS_NAMES`.
-            OSError: The file cannot be read.
+            ClassTableError: The file cannot be read, a pattern is no regular expression, or a
+                class is none of :data:`~mfu_torch.insight.breakdown.codes.CLASS_NAMES`.
         """
         where, rows = "classes", {} if classes is None else classes
         if not isinstance(rows, Mapping):
@@ -54,6 +53,8 @@ def _read(path: Path) -> dict[str, str]:
     try:
         # Editors on Windows put a byte-order mark first.
         content = msgspec.toml.decode(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise ClassTableError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClassTableError(f"{path} is not TOML: {error}") from error
     rows = content.get("classes")

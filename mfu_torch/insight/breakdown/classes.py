@@ -24,6 +24,7 @@ from mfu_torch.insight.breakdown.codes import (
 )
 from mfu_torch.insight.breakdown.kernel_names import class_of_kernel
 from mfu_torch.insight.breakdown.op_names import rule_of_op
+from mfu_torch.insight.trace.climbing import topmost
 from mfu_torch.insight.trace.events import KERNEL, Ints, Trace
 
 __all__ = [
@@ -104,10 +105,5 @@ def _op_evidence(trace: Trace, *, through_torch: bool = False) -> tuple[Ints, In
             asks[one] = rule.asks_parent or through_torch
         else:
             (known if rule.exact else guessed)[one] = rule.code
-    # Each turn climbs one level, with the ops that still ask.
-    by = np.arange(len(name))
-    asking = np.flatnonzero(asks[name] & (parent >= 0))
-    while len(asking):
-        by[asking] = parent[by[asking]]
-        asking = asking[asks[name[by[asking]]] & (parent[by[asking]] >= 0)]
+    by = topmost(asks[name], parent)
     return known[name[by]], guessed[name[by]]

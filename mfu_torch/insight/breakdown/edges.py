@@ -42,6 +42,10 @@ class Edges:
     warnings: tuple[str, ...] = ()
 
 
+class NoSuchSteps(ValueError):
+    """The edges or steps that are asked for cannot be followed; the message says why."""
+
+
 def find_edges(trace: Trace, mode: str = "gpu", steps: str | None = None) -> Edges:
     """The steps of a trace.
 
@@ -56,14 +60,14 @@ def find_edges(trace: Trace, mode: str = "gpu", steps: str | None = None) -> Edg
             ``ProfilerStep#N``; from 0 where the names hold no ascending numbers.
 
     Raises:
-        ValueError: ``mode`` is unknown, or ``steps`` names none that the trace has.
+        NoSuchSteps: ``mode`` is unknown, or ``steps`` names none that the trace has.
     """
     if mode not in MODES:
-        raise ValueError(f"edges is {mode!r}; expected one of {', '.join(MODES)}")
+        raise NoSuchSteps(f"edges is {mode!r}; expected one of {', '.join(MODES)}")
     if mode == "trace" or not len(trace.steps):
         if steps is not None:
             why = 'edges="trace" makes them one' if len(trace.steps) else "the trace has none"
-            raise ValueError(f"steps is {steps!r}, but there are no steps to choose from: {why}")
+            raise NoSuchSteps(f"steps is {steps!r}, but there are no steps to choose from: {why}")
         return _whole(trace)
     note = ""
     if steps is None:
@@ -146,13 +150,13 @@ def _gpu(trace: Trace) -> Edges | None:
 def _chosen(edges: Edges, steps: str) -> Edges:
     match = _RANGE.fullmatch(steps.strip())
     if match is None or steps.strip() == ":":
-        raise ValueError(f'steps is {steps!r}; expected a range like "3:8", "3:", ":8" or "3"')
+        raise NoSuchSteps(f'steps is {steps!r}; expected a range like "3:8", "3:", ":8" or "3"')
     numbers = _numbers(edges.names)
     low = int(match[1] or match[3] or 0)
     high = low + 1 if match[3] else int(match[2] or numbers[-1] + 1)
     chosen = [i for i, number in enumerate(numbers) if low <= number < high]
     if not chosen:
-        raise ValueError(
+        raise NoSuchSteps(
             f"steps {steps!r} names none; the trace has {numbers[0]}:{numbers[-1] + 1}"
         )
     first, last = chosen[0], chosen[-1]

@@ -11,7 +11,7 @@ from mfu_torch.insight.breakdown.codes import BASE_BUCKETS
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.matrix import MatrixSplit
 from mfu_torch.insight.breakdown.top import short
-from mfu_torch.insight.trace.events import Ints, Spans, Trace
+from mfu_torch.insight.trace.events import DeviceWork, Ints, Ops, Spans, Trace
 from mfu_torch.records.breakdown import Breakdown, Bucket
 from mfu_torch.units import percent, seconds
 
@@ -37,6 +37,11 @@ class Evidence:
     def share(self, time_ns: float) -> str:
         """Of the wall time: ``"51.1 %"``."""
         return percent(time_ns / self.breakdown.wall_ns)
+
+    @property
+    def spans(self) -> DeviceWork | Ops:
+        """What the labels are of: the work of the device, or the ops where there is none."""
+        return self.trace.ops if self.labels.of_ops else self.trace.work
 
     def segments(self, bucket: str) -> Ints:
         """Which segments a bucket is made of."""

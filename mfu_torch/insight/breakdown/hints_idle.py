@@ -6,7 +6,11 @@ from collections import Counter
 
 import numpy as np
 
+from mfu_torch.insight.breakdown.codes import COMMUNICATION
 from mfu_torch.insight.breakdown.evidence import Evidence, mean_us, times
+from mfu_torch.insight.breakdown.host_labels import main_thread
+from mfu_torch.insight.breakdown.intervals import covered_ns
+from mfu_torch.insight.breakdown.op_names import rule_of_op
 from mfu_torch.records.breakdown import Bucket
 from mfu_torch.units import percent, seconds
 
@@ -15,6 +19,9 @@ LONG_GAP_NS = 1_000_000
 
 _LOOKED_AT = 100
 """Syncs whose op is looked up, those with most time."""
+
+_NAMES_LOOKED_AT = 20
+"""Annotations, those with most time."""
 
 _SYNC_ADVICE = (
     (
@@ -167,17 +174,57 @@ def queued_wait(of: Evidence, bucket: Bucket) -> str:
     return (
         f"{of.share(bucket.time_ns)} of the time work was launched and the empty device did not "
         f"start it ({times(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
-        f"{before}): not the host, and not launching; look for an event that it waits for"
+        f"{before}){_host_meanwhile(of, bucket)}; look for an event that it waits for"
         f"{other}, a host function, a peer, or another process on the device"
+    )
+
+
+def _host_meanwhile(of: Evidence, bucket: Bucket) -> str:
+    """The op that the launching thread runs in the middle of the longest wait."""
+    mine = of.segments(bucket.name)
+    longest = int(mine[np.argmax(of.labels.length_ns[mine])])
+    low, high = of.labels.bounds_ns[longest : longest + 2].tolist()
+    thread = int(of.trace.work.launch_thread[of.labels.work[longest]])
+    inside = of.op_at(thread, (low + high) // 2)
+    if inside < 0 or of.trace.ops.end_ns[inside] - of.trace.ops.start_ns[inside] < (high - low) / 2:
+        return ": not the host, and not launching"
+    return f"; meanwhile the host is in {of.name(of.trace.ops.name[inside])}"
+
+
+def _meanwhile(of: Evidence, bucket: Bucket) -> str:
+    """Which annotation of another thread runs most of that time: gloo marks its collectives."""
+    spans = of.trace.annotations
+    others = np.flatnonzero(spans.thread != main_thread(of.trace))
+    took = np.bincount(spans.name[others], (spans.end_ns - spans.start_ns)[others])
+    mine = of.segments(bucket.name)
+    begins, ends = of.labels.bounds_ns[mine], of.labels.bounds_ns[mine + 1]
+    found = Counter[int]()
+    for name in np.argsort(-took, kind="stable")[:_NAMES_LOOKED_AT].tolist():
+        these = others[spans.name[others] == name]
+        start, end = spans.start_ns[these], spans.end_ns[these]
+        found[name] = int((covered_ns(start, end, ends) - covered_ns(start, end, begins)).sum())
+    name, time_ns = found.most_common(1)[0] if found else (-1, 0)
+    if time_ns < bucket.time_ns / 2:
+        return "; a trace with with_stack=True shows where in a viewer such as ui.perfetto.dev"
+    text = f"; for {percent(time_ns / bucket.time_ns)} of it another thread runs {of.name(name)}"
+    if rule_of_op(of.trace.names[name]).code != COMMUNICATION:
+        return text
+    return (
+        f"{text}: communication, or the wait for a rank that is late; give the traces of all ranks"
     )
 
 
 def unknown(of: Evidence, bucket: Bucket) -> str:
     """Why the cause is not known."""
+    if of.labels.of_ops and of.trace.warnings:
+        return (
+            f"{of.share(bucket.time_ns)} of the time the main thread runs no operator; what the "
+            "device did meanwhile is not read: see the warning"
+        )
     if of.labels.of_ops:
         return (
             f"{of.share(bucket.time_ns)} of the time the main thread runs no operator: Python, or "
-            "waiting for other threads; record with with_stack=True to see where"
+            f"waiting for other threads{_meanwhile(of, bucket)}"
         )
     known, total = of.breakdown.coverage.launches, of.breakdown.coverage.work
     if known == total:

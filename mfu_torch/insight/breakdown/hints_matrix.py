@@ -10,6 +10,7 @@ import numpy as np
 from mfu_torch.insight.breakdown.evidence import Evidence, listed, times
 from mfu_torch.insight.breakdown.matrix import LOW_RATE
 from mfu_torch.insight.breakdown.roofline import matrix_roofs
+from mfu_torch.insight.breakdown.shapes import shapes_text
 from mfu_torch.insight.breakdown.waves import Finding, findings
 from mfu_torch.peak.table import peak_for
 from mfu_torch.records import Device, UnknownPeak
@@ -166,7 +167,7 @@ def _shape(of: Evidence, one: Finding) -> str:
         return ""
     longest = int(entries[np.argmax(counted.time_ns[entries])])
     op = counted.ops[counted.of_work[longest]].op
-    shapes = of.trace.ops.dims[op].decode("utf-8", "replace").replace(" ", "")
+    shapes = shapes_text(of.trace.ops.dims[op])
     return f" in {of.name(of.trace.ops.name[op])} {_cut(shapes)}"
 
 
@@ -278,15 +279,26 @@ def unknown_flops(of: Evidence, bucket: Bucket) -> str:
 
 def whole(of: Evidence, bucket: Bucket) -> str:
     """The rate that was reached, where there is no peak to compare it with."""
+    if of.labels.of_ops and of.trace.warnings:
+        return (
+            f"{of.share(bucket.time_ns)} of the time the host is in matrix ops; how long they take "
+            "on the device is not read: see the warning"
+        )
     counted = of.matrix.counted
     known_ns = int(counted.time_ns[counted.known].sum())
     flops = of.breakdown.hardware_flops
     if not flops or not known_ns:
         why = counted.why_unknown
         reason = max(why, key=lambda text: why[text], default="")
-        return f"{of.share(bucket.time_ns)} of the time, its FLOPs are not known: {reason}"
+        return (
+            f"{of.share(bucket.time_ns)} of the time, in kernels whose FLOPs are not known: "
+            f"{reason}; the model FLOPs of a step, a peak and its dtype give the MFU all the same "
+            "(--model-flops, --peak, --dtype)"
+        )
     rate = scaled(flops / (known_ns / 1e9), "FLOP/s")
+    known = known_ns / max(int(counted.time_ns.sum()), 1)
+    those = "matrix kernels" if known == 1 else f"the {percent(known)} of known FLOPs"
     return (
-        f"{of.share(bucket.time_ns)} of the time; matrix kernels of known FLOPs run at {rate}: "
-        "give the device's peak (--peak) to see how far below it that is"
+        f"{of.share(bucket.time_ns)} of the time; {those} run at {rate}: give the device's peak "
+        "(--peak) to see how far below it that is"
     )

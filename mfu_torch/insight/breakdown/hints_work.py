@@ -16,8 +16,10 @@ _FAMILIES = 3
 _FUSED_SHARE = 0.3
 """Share of a bucket from which an op family decides the advice."""
 
-_COPIES = ("copy_", "_to_copy", "contiguous", "clone", "to", "cat", "transpose", "permute")
-_OPTIMIZER = ("_foreach", "_fused_adam", "_fused_sgd", "adam", "addcdiv", "addcmul", "lerp")
+_COPIES = re.compile(r"(^|_)(copy|contiguous|clone|to|cat|stack|transpose|permute)(_|$)")
+_OPTIMIZER = re.compile(r"_foreach|(?<!_fused_)adam|addcdiv|addcmul|lerp")
+_NORM = re.compile(r"(layer|batch|group|instance|rms)_?norm", re.IGNORECASE)  # not of gradients
+_SOFTMAX = re.compile("softmax")
 _ELEMENTWISE = re.compile(
     r"^(add|sub|mul|div|pow|neg|exp|sqrt|rsqrt|tanh|sigmoid|relu|gelu|silu|clamp\w*|where|dropout"
     r"|native_dropout|threshold\w*|masked_fill|\w+_backward|_foreach_\w+)_?$"
@@ -44,9 +46,11 @@ def other_compute(of: Evidence, bucket: Bucket) -> str:
 
 
 def _advice(by_op: Counter[str], time_ns: int) -> str:
-    def share(words: tuple[str, ...]) -> float:
-        names = (name for name in by_op if any(word in name.rpartition("::")[2] for word in words))
-        return sum(by_op[name] for name in names) / time_ns
+    # Kernels that torch.compile made are named after all ops in them: nothing is left to fuse.
+    ops = [(name.rpartition("::")[2], ns) for name, ns in by_op.items() if "triton_" not in name]
+
+    def share(names: re.Pattern[str]) -> float:
+        return sum(ns for name, ns in ops if names.search(name)) / time_ns
 
     if share(_OPTIMIZER) > _FUSED_SHARE:
         return "much of it is an optimizer's arithmetic: try fused=True"
@@ -55,16 +59,15 @@ def _advice(by_op: Counter[str], time_ns: int) -> str:
             "much of it only moves data (casts, contiguous(), layouts): avoid the copies, or let "
             "torch.compile fuse them"
         )
-    if share(("softmax",)) > _FUSED_SHARE:
+    if share(_SOFTMAX) > _FUSED_SHARE:
         return (
             "much of it is softmax: scaled_dot_product_attention never writes the scores to memory"
         )
-    if share(("norm",)) > _FUSED_SHARE:
+    if share(_NORM) > _FUSED_SHARE:
         return (
             "much of it is normalisation: torch.compile, a fused norm, or channels_last for images"
         )
-    plain = sum(ns for name, ns in by_op.items() if _ELEMENTWISE.match(name.rpartition("::")[2]))
-    if plain > _FUSED_SHARE * time_ns:
+    if share(_ELEMENTWISE) > _FUSED_SHARE:
         return "elementwise ops go through memory one by one: torch.compile fuses neighbours"
     return ""
 
@@ -76,9 +79,10 @@ def exposed_communication(of: Evidence, bucket: Bucket) -> str:
     if not len(entries) or not total:
         return ""
     first = int(entries[np.argmax(time_ns)])
+    spans = of.spans
     low, high = of.labels.edges.bounds_ns[0], of.labels.edges.bounds_ns[-1]
-    inside = (of.trace.work.start_ns < high) & (of.trace.work.end_ns > low)
-    count = int(np.count_nonzero(inside & (of.labels.work_class == COMMUNICATION)))
+    inside = (spans.start_ns < high) & (spans.end_ns > low)
+    count = int(np.count_nonzero(inside & _collectives(of)))
     sizes = [
         int(size)
         for entry in entries.tolist()
@@ -88,13 +92,24 @@ def exposed_communication(of: Evidence, bucket: Bucket) -> str:
     what = (
         f"{of.share(bucket.time_ns)} of the time only communication runs "
         f"({percent(hidden / total)} of {times(count, 'collective')}{size} is hidden behind "
-        f"compute; most in {of.name(of.trace.work.name[first])})"
+        f"compute; most in {of.name(spans.name[first])})"
     )
     return (
         f"{what}: start collectives earlier, in buckets of another size (DDP bucket_cap_mb, FSDP "
         "prefetching), or synchronise less often (no_sync); give the traces of all ranks to see "
         "how much of it is waiting for peers"
     )
+
+
+def _collectives(of: Evidence) -> np.ndarray:
+    """Which kernels are collectives; of ops that enclose each other, the outermost."""
+    found: np.ndarray = np.equal(of.labels.work_class, COMMUNICATION)
+    if not of.labels.of_ops:
+        return found
+    parent = of.trace.ops.parent
+    inner = (parent >= 0) & found[parent]
+    outermost: np.ndarray = found & ~inner
+    return outermost
 
 
 def exposed_memcpy(of: Evidence, bucket: Bucket) -> str:
@@ -104,7 +119,7 @@ def exposed_memcpy(of: Evidence, bucket: Bucket) -> str:
         return ""
     by_name = Counter[str]()
     for entry, ns in zip(entries.tolist(), time_ns.tolist(), strict=True):
-        by_name[of.name(of.trace.work.name[entry])] += ns
+        by_name[of.name(of.spans.name[entry])] += ns
     name, ns = by_name.most_common(1)[0]
     what = (
         f"{of.share(bucket.time_ns)} of the time only copies run, most of it {name} "

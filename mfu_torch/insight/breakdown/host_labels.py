@@ -8,12 +8,14 @@ from mfu_torch.insight.breakdown.codes import COMMUNICATION, DATA_WAIT, IDLE, UN
 from mfu_torch.insight.breakdown.edges import Edges
 from mfu_torch.insight.breakdown.intervals import ascending, between, covered
 from mfu_torch.insight.breakdown.labels import Labels
+from mfu_torch.insight.trace.climbing import first_open
 from mfu_torch.insight.trace.events import Ints, Trace
 
-IDLE_MEANS = (
-    "there is no device in this trace: the time is that of the main thread, by its operators; "
-    "idle/unknown is time without one (Python, or waiting for other threads)"
+MAIN_THREAD = (
+    "the time is that of the main thread, by its operators; idle/unknown is time without one "
+    "(Python, or waiting for other threads)"
 )
+IDLE_MEANS = f"there is no device in this trace: {MAIN_THREAD}"
 
 
 def label_ops(trace: Trace, edges: Edges, op_class: Ints) -> Labels:
@@ -66,7 +68,4 @@ def _innermost(trace: Trace, mine: Ints, at_ns: Ints) -> Ints:
     """The innermost op of one thread at each moment; -1: none. Ops of a thread are nested."""
     last_begun = np.searchsorted(trace.ops.start_ns[mine], at_ns, side="right") - 1
     op = np.append(mine, -1)[last_begun]
-    # Each turn climbs one level, out of the ops that have ended.
-    while len(ended := np.flatnonzero((op >= 0) & (trace.ops.end_ns[op] <= at_ns))):
-        op[ended] = trace.ops.parent[op[ended]]
-    return op
+    return first_open(op, at_ns + 1, trace.ops.end_ns, trace.ops.parent)

@@ -31,6 +31,25 @@ def covered(start_ns: Ints, end_ns: Ints, at_ns: Ints) -> np.ndarray:
     return covering(start_ns, end_ns, at_ns) >= 0
 
 
+def covered_ns(start_ns: Ints, end_ns: Ints, at_ns: Ints) -> Ints:
+    """How much time before each moment any interval covers.
+
+    Args:
+        start_ns: Begin of each interval, ascending.
+        end_ns: End of each.
+        at_ns: Moments, in any order.
+    """
+    if not len(start_ns):
+        return np.zeros(len(at_ns), np.int64)
+    reach = np.maximum.accumulate(end_ns)
+    # Of each interval the part that is beyond all before it; they do not overlap.
+    begin = np.maximum(start_ns, np.append(start_ns[0], reach[:-1]))
+    total = np.append(0, np.cumsum(np.maximum(end_ns - begin, 0)))
+    begun = np.searchsorted(start_ns, at_ns, side="right")
+    left = np.maximum(reach[np.maximum(begun - 1, 0)] - at_ns, 0)
+    return total[begun] - np.where(begun > 0, left, 0)
+
+
 def ascending(*moments_ns: Ints) -> Ints:
     """All moments once. They come mostly in order, which the stable sort is quick with."""
     every: Ints = np.sort(np.concatenate(moments_ns), kind="stable")

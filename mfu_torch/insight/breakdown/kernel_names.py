@@ -18,6 +18,9 @@ from mfu_torch.insight.breakdown.codes import (
     OTHER,
 )
 
+_LONGEST = 1024
+"""Characters of a name that are looked at; those of real kernels that matter come early."""
+
 _WRAPPER = re.compile(r"^(cutlass\w*::(device_kernel|Kernel2?)|ck_tile::kentry)$")
 _MANGLED = re.compile(r"^_ZN?K?(?=\d)")
 _PART = re.compile(r"(\d+)")
@@ -58,6 +61,7 @@ def class_of_kernel(name: str) -> int | None:
     ``"void vllm::rms_norm_kernel<c10::BFloat16, vllm::_typeConvert>"`` -> ``OTHER``, although a
     template argument holds "conv".
     """
+    name = name[:_LONGEST]
     head = head_of(name)
     if _COMMUNICATION.search(head):
         return COMMUNICATION

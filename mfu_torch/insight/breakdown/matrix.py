@@ -30,7 +30,7 @@ from mfu_torch.insight.breakdown.matrix_remarks import (
     not_known,
     too_fast,
 )
-from mfu_torch.insight.breakdown.rates import Rates, may_have_tf32, rates
+from mfu_torch.insight.breakdown.rates import NO_FLOPS, Rates, may_have_tf32, rates
 from mfu_torch.insight.breakdown.recompute import COMPILED
 from mfu_torch.insight.trace.events import Ints, Trace
 from mfu_torch.records import Peak
@@ -134,7 +134,7 @@ def split(
             model_flops=model,
             hardware_flops=hardware,
             known_ns=known_ns,
-            notes=(*((found,) if counted.time_ns.any() else ()), *notes),
+            notes=(*_why_whole(found, counted, model_flops), *notes),
             warnings=left_out(counted),
             counted=counted,
         )
@@ -155,6 +155,12 @@ def split(
         counted=counted,
         rates=found,
     )
+
+
+def _why_whole(why: str, counted: Counted, model_flops: float | None) -> tuple[str, ...]:
+    """Why there is no peak; that no FLOPs are known another note says, and why."""
+    is_said = why == NO_FLOPS and model_flops is None
+    return (why,) if counted.time_ns.any() and not is_said else ()
 
 
 def _of_step(part: dict[str | None, list[int]], step: int) -> int:

@@ -13,7 +13,8 @@ _TORCH = (
     (OTHER, re.compile(r"^(copy_$|_foreach_|_fused_(adam|adamw|sgd|adagrad)_?$)")),
     (ATTENTION, re.compile(r"attention|sdpa(?!_choice)")),
     (CONV, re.compile(r"conv(?!ert)")),
-    (GEMM, re.compile(r"^(\w*_)?(b?add)?b?mm(_\w*)?$|^(add)?mv_?$|^addr_?$|^_?(mkldnn_)?linear")),
+    (GEMM, re.compile(r"^(\w*_)?(b?add)?b?mm(_\w*)?$|^(add)?mv_?$|^addr_?$|^_?(mkldnn_)?linear"
+                      r"|^mkldnn_rnn_layer")),
 )  # fmt: skip
 _CUSTOM = (
     (ATTENTION, re.compile(r"attn|attention|fmha", re.IGNORECASE)),

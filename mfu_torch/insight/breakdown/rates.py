@@ -12,14 +12,8 @@ from mfu_torch.peak.table import peak_for
 from mfu_torch.records import Device, Peak, UnknownPeak
 from mfu_torch.units import parse_flops_per_s
 
-NO_DEVICE = (
-    "the trace names no device (a CPU has no documented peak), so matrix time stays one bucket; "
-    'give the peak: peak="989 TFLOP/s" (--peak)'
-)
-NO_FLOPS = (
-    "the FLOPs of no matrix kernel are known, so matrix time stays one bucket; profile with "
-    "record_shapes=True"
-)
+NO_DEVICE = "the trace names no device, and a CPU has no documented peak (--peak gives one)"
+NO_FLOPS = "matrix time stays one bucket: it has no known FLOPs, so no dtype (--dtype gives one)"
 
 _BEFORE_AMPERE = re.compile(r"\b([VPK]100|[PKM][48]0|T4|GTX|TITAN V)\b")
 
@@ -77,7 +71,7 @@ def rates(
         try:
             base = peak_for(known, reference)
         except UnknownPeak as error:
-            return f"matrix time stays one bucket: {error}"
+            return f"{_reason(error)} (--peak gives one)"
     others, notes = {}, []
     for name in seen:
         if name == base.dtype:
@@ -87,9 +81,16 @@ def rates(
                 raise UnknownPeak("the trace names no device")
             others[name] = peak_for(known, name).flops_per_s
         except UnknownPeak as error:
-            why = str(error).partition("; nor can")[0].partition(". Contractions")[0]
-            notes.append(f"FLOPs in {name} are measured against the {base.dtype} peak: {why}")
+            notes.append(
+                f"FLOPs in {name} are measured against the {base.dtype} peak: {_reason(error)}"
+            )
     return Rates(reference=base, others=others, notes=tuple(notes))
+
+
+def _reason(error: UnknownPeak) -> str:
+    """Why there is no peak, without what was tried besides, and what a Meter would advise."""
+    first = re.split(r", and a similar|; nor can|\. (?:Supply|Contractions)", str(error))[0]
+    return re.sub(r"the table of \d+ devices does not", "the table of devices does not", first)
 
 
 def may_have_tf32(device: str | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mfu_torch.insight.breakdown.codes import BASE_BUCKETS
-from mfu_torch.insight.breakdown.host_labels import IDLE_MEANS
+from mfu_torch.insight.breakdown.host_labels import IDLE_MEANS, MAIN_THREAD
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.trace.events import Trace
 from mfu_torch.units import percent
@@ -28,12 +28,12 @@ DILATION = (
 def warnings_on(trace: Trace, labels: Labels) -> tuple[str, ...]:
     """What may make the breakdown wrong or hard to read."""
     found = (_launches(trace, labels), _unexplained(labels), _uneven(labels))
-    return (*labels.edges.warnings, *(text for texts in found for text in texts))
+    return (*trace.warnings, *labels.edges.warnings, *(text for texts in found for text in texts))
 
 
 def notes_on(trace: Trace, labels: Labels) -> tuple[str, ...]:
     """What else has to be said."""
-    on_cpu = (IDLE_MEANS,) if labels.of_ops else ()
+    on_cpu = ((MAIN_THREAD if trace.warnings else IDLE_MEANS),) if labels.of_ops else ()
     return (*labels.edges.notes, *on_cpu, *trace.notes, DILATION)
 
 
@@ -59,9 +59,7 @@ def _unexplained(labels: Labels) -> Iterator[str]:
     share = _share(labels, "idle/queued_wait")
     if share > _MUCH:
         yield (
-            f"{percent(share)} of the time work was launched, the device was empty, and yet it did "
-            "not start; the trace holds no reason for it (work that is not recorded: another "
-            "process, a host function, a wait on a peer)"
+            f"why work is queued and not begun for {percent(share)} of the time is not in the trace"
         )
 
 

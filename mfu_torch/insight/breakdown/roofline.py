@@ -23,7 +23,7 @@ from mfu_torch.insight.breakdown.formulas.moves import moved_bytes
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.matrix import MatrixSplit
 from mfu_torch.insight.breakdown.rates import Rates
-from mfu_torch.insight.breakdown.shapes import OpWork
+from mfu_torch.insight.breakdown.shapes import OpWork, shapes_text
 from mfu_torch.insight.trace.events import Trace
 from mfu_torch.peak.rows import find_rows
 from mfu_torch.records import Device, Record
@@ -226,7 +226,7 @@ def _moved(work: OpWork, op: int) -> int | None:
 
 
 def _name_and_shapes(trace: Trace, op: int) -> tuple[str, str]:
-    shapes = trace.ops.dims[op].decode("utf-8", "replace").replace(" ", "")
+    shapes = shapes_text(trace.ops.dims[op])
     return trace.names[trace.ops.name[op]], shapes if len(shapes) <= 96 else f"{shapes[:93]}..."
 
 

@@ -25,6 +25,15 @@ _CONV_BACKWARDS = ("aten::cudnn_convolution_backward", "aten::convolution_backwa
 _Key = tuple[bytes, ...]
 
 
+DEEPEST = 256
+"""Ops around one that are looked at. Real ones nest less; a damaged trace may nest in a circle."""
+
+
+def shapes_text(dims: bytes) -> str:
+    """The recorded shapes of an op as one line without blanks; some writers indent them."""
+    return "".join(dims.decode("utf-8", "replace").split())
+
+
 class OpWork:
     """The work of each op of a trace; equal calls are computed once.
 
@@ -35,7 +44,7 @@ class OpWork:
     def __init__(self, trace: Trace) -> None:
         self._ops = trace.ops
         self._names = trace.names
-        self._deepest = len(trace.ops)  # a damaged trace may nest in a circle
+        self._counted: dict[int, int] = {}
         self._known: dict[tuple[int, _Key, tuple[int, _Key] | None], Work | str] = {}
         self._outputs: dict[tuple[Shape, Shape], Shape] | None = None
         self._has_formula = {i for i, name in enumerate(trace.names) if name in FORMULAS}
@@ -56,8 +65,8 @@ class OpWork:
         return NO_FORMULA
 
     def around(self, op: int) -> Iterable[int]:
-        """The op and those that enclose it, from the inside out."""
-        for _ in range(self._deepest):
+        """The op and those that enclose it, from the inside out; at most :data:`DEEPEST`."""
+        for _ in range(DEEPEST):
             if op < 0:
                 break
             yield op
@@ -65,7 +74,14 @@ class OpWork:
 
     def counted_op(self, op: int) -> int:
         """The innermost op, itself or around it, whose work is known; -1: none."""
-        return next((one for one in self.around(op) if self.of(one) is not None), -1)
+        passed, found = [], -1
+        for one in self.around(op):
+            if one in self._counted or self.of(one) is not None:
+                found = self._counted.get(one, one)
+                break
+            passed.append(one)
+        self._counted.update(dict.fromkeys([op, *passed], found))
+        return found
 
     def counted_ops(self, ops: Iterable[int]) -> list[int]:
         """These ops without those that enclose another one of them: nothing counts twice."""

@@ -60,7 +60,8 @@ def _outcome(changes: Sequence[Change], names: tuple[str, ...]) -> str:
     change = known[0]
     assert change.change is not None
     if change.low is None or change.high is None or change.smallest is None:
-        return f"{change.name} {signed(change, change.change)}, and how sure that is cannot be said"
+        size = signed(change, change.change)
+        return f"{change.name} of B {size}, and how sure that is cannot be said"
     span = f"95 % interval {signed(change, change.low)} to {signed(change, change.high)}"
     if not change.significant:
         return (

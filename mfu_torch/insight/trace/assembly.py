@@ -19,6 +19,7 @@ from mfu_torch.insight.trace.names import (
     ALLOC,
     DATA,
     PAGEABLE,
+    STARTS_WORK,
     STEP,
     SYNC,
     Numbers,
@@ -67,6 +68,7 @@ class Assembly:
         op = self._ops_around(call, calls, work, ops, parent)
         spans = self._spans(work, call, calls, annotations)
         facts = collectives(work, op, ops, parent, self._names, list(self.columns.facts))
+        starting = int(matching(STARTS_WORK, self._names, calls["name"]).sum())
         launched = {
             "call": call,
             "launch": _taken(calls["start"], call),
@@ -74,7 +76,15 @@ class Assembly:
             "launch_thread": _taken(calls["thread"], call),
             "op": op,
         }
-        return self._built(work | launched, ops | {"parent": parent}, spans, threads, device, facts)
+        return self._built(
+            work | launched,
+            ops | {"parent": parent},
+            spans,
+            threads,
+            device,
+            facts,
+            starting,
+        )
 
     def _tables(self) -> list[Table]:
         """Work, ops, calls and annotations, sorted; what lies days away is left out."""
@@ -187,6 +197,7 @@ class Assembly:
         threads: list[tuple[str, str]],
         device: int | None,
         facts: dict[int, dict[str, Any]],
+        calls: int,
     ) -> Trace:
         tables = [work, ops, *spans.values()]
         self._from_zero(tables, work, work["call"] >= 0)
@@ -220,6 +231,24 @@ class Assembly:
             groups=job.groups,
             collectives=facts,
             notes=tuple(self.notes),
+            warnings=self._without_device(len(work["start"]), calls),
+        )
+
+    def _without_device(self, work: int, calls: int) -> tuple[str, ...]:
+        """That a device was used, and nothing of what it did is read."""
+        unread = self.columns.not_read
+        if work or not (calls or unread):
+            return ()
+        seen = [f"{calls} call{'' if calls == 1 else 's'} of its runtime"] if calls else []
+        seen += (
+            [f"{unread} event{'' if unread == 1 else 's'} of a kind that is not read"]
+            if unread
+            else []
+        )
+        return (
+            f"a device was used ({' and '.join(seen)}), and none of its work is read: times are "
+            "those of the host, which launches it and waits for it; for a GPU record "
+            "activities=[CPU, CUDA]",
         )
 
     def _texts(self, numbers: Ints) -> list[bytes]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mfu_torch.insight.trace.climbing import topmost
 from mfu_torch.insight.trace.decode import plain
 from mfu_torch.insight.trace.events import KERNEL
 from mfu_torch.insight.trace.names import COLLECTIVE, matching
@@ -56,11 +57,8 @@ def _of_ops(work: dict[str, Ints], op: Ints, fact: Ints, parent: Ints, names: li
     found = np.full(len(op), -1, np.int64)
     kernels = np.flatnonzero((op >= 0) & (work["kind"] == KERNEL))
     kernels = kernels[matching(COLLECTIVE, names, work["name"][kernels])]
-    at = op[kernels]
-    while len(kernels):
-        found[kernels] = fact[at]
-        more = (fact[at] < 0) & (parent[at] >= 0)
-        kernels, at = kernels[more], parent[at[more]]
+    if len(kernels):
+        found[kernels] = fact[topmost(fact < 0, parent)[op[kernels]]]
     return found
 
 

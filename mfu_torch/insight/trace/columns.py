@@ -18,6 +18,7 @@ from mfu_torch.insight.trace.decode import Args, texts
 from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.names import (
     ANNOTATION,
+    OF_A_DEVICE,
     OPS,
     RUNTIME,
     WORK,
@@ -126,6 +127,7 @@ class Columns:
     texts: Numbers[bytes] = field(default_factory=lambda: Numbers({b"": 0}))
     facts: Numbers[Fact] = field(default_factory=Numbers)
     impossible: int = 0
+    not_read: int = 0
     origin: Origin = field(default_factory=Origin)
     pairs: Pairs = field(default_factory=Pairs)
     _dims: _Texts = field(init=False)
@@ -153,6 +155,8 @@ class Columns:
         for category, found in by_category.items():
             if category in _READ:
                 self._add(category, found, shifted)
+            elif category and OF_A_DEVICE.search(category):
+                self.not_read += len(found)
 
     def check(self, file: str) -> None:
         """Raises :class:`TraceError` where no trace of a few steps can come from."""
@@ -224,7 +228,7 @@ class Columns:
             end=end,
             name=[names[event.name] for event in events],
             thread=[threads[event.pid, event.tid] for event in events],
-            external=_external(args, _correlation(args)),
+            external=_external(args),
             dims=dims,
             types=self._types.of([a.types for a in args]),
             concrete=self._concrete.of([a.concrete for a in args]),
@@ -266,11 +270,12 @@ def _correlation(args: list[Args]) -> Ints:
     return _ints([-1 if a.correlation is None else a.correlation for a in args])
 
 
-def _external(args: list[Args], correlation: Ints) -> Ints:
-    """Number of the op that an event belongs to; -1 where it only repeats the correlation."""
+def _external(args: list[Args], correlation: Ints | None = None) -> Ints:
+    """Number of the op that an event is or belongs to; -1 where it only repeats a correlation."""
     number = _ints([-1 if a.external is None else a.external for a in args])
     missing = np.flatnonzero(number == -1)
-    number[number == correlation] = -1
+    if correlation is not None:
+        number[number == correlation] = -1
     old = [args[i].external_old for i in missing.tolist()]
     number[missing] = [-1 if value is None else value for value in old]
     return number

@@ -113,6 +113,7 @@ class Trace:
             ``group``, ``group_text``, ``group_size``, ``ranks``, ``dtype``, ``bytes``, ``seq``,
             ``src`` and ``dst``, those that the trace has.
         notes: What was left out in reading, as sentences.
+        warnings: What makes the trace say less than it seems to, as sentences.
     """
 
     file: str
@@ -133,3 +134,4 @@ class Trace:
     groups: dict[str, tuple[int, ...]]
     collectives: dict[int, dict[str, Any]]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -26,6 +26,10 @@ RUNTIME = frozenset(
     {"cuda_runtime", "cuda_driver", "Runtime", "hip_runtime", "hip_driver", "xpu_runtime"}
     | {"xpu_driver", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
 )
+OF_A_DEVICE = re.compile(r"mtia|privateuse|npu|tpu|hpu|xla|kernel|memcpy|memset|ccl", re.IGNORECASE)
+"""Categories of the work of devices of which nothing is known here; the host has none of these."""
+STARTS_WORK = re.compile(r"^(?!(cuda|hip|cu)[A-Z])|Launch|Memcpy|Memset")
+"""Calls that mean that a device works; the profiler itself synchronises one that does nothing."""
 OPS = frozenset({"cpu_op", "Operator"})
 """Old traces have the annotations of the user among them, see :func:`is_annotation`."""
 ANNOTATION = "user_annotation"

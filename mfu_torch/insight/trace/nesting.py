@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mfu_torch.insight.trace.climbing import first_open
+
 if TYPE_CHECKING:
     from mfu_torch.insight.trace.events import Ints
 
@@ -61,20 +63,10 @@ def innermost(moment: Ints, on: Ints, start: Ints, end: Ints, thread: Ints, pare
         at = moment[asked]
         last = np.searchsorted(start[chosen], at, "right") - 1
         first = np.where(last >= 0, chosen[np.maximum(last, 0)], -1)
-        inside = _climbed(first, at + 1, end, parent)
-        touching = _climbed(first, at, end, parent)
+        inside = first_open(first, at + 1, end, parent)
+        touching = first_open(first, at, end, parent)
         found[asked] = np.where(inside >= 0, inside, touching)
     return found
-
-
-def _climbed(at: Ints, least_end: Ints, end: Ints, parent: Ints) -> Ints:
-    """From each interval outwards to the first that ends no earlier than asked."""
-    at = at.copy()
-    todo = np.flatnonzero((at >= 0) & (end[at] < least_end))
-    while len(todo):
-        at[todo] = parent[at[todo]]
-        todo = todo[(at[todo] >= 0) & (end[at[todo]] < least_end[todo])]
-    return at
 
 
 def _groups(keys: Ints, order: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp]]:

@@ -16,6 +16,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 Method = Callable[..., Any]
 
-WAITING_LIMIT = 10_000
-"""Steps whose place on the x axis is kept; with more, measuring has ended, and no window comes."""
+KEPT = 5_000
+"""Steps whose place on the x axis is kept: a sink may come to them late, on its own thread."""
 
 
 class Fit:
@@ -159,8 +160,10 @@ class Fit:
             self._steps += 1
             # As the Trainer logs this batch: LearningRateMonitor's x axis, too.
             self._last_x = self._trainer.fit_loop.epoch_loop._batches_that_stepped
-            if len(self._x) < WAITING_LIMIT:
-                self._x[self._steps] = self._last_x
+            self._x[self._steps] = self._last_x
+            if len(self._x) >= 2 * KEPT:
+                # A new one: the thread that writes to TensorBoard may be reading the old.
+                self._x = dict(islice(self._x.items(), KEPT, None))
         self._deliver()
 
     def _add(self, batch: object) -> None:
@@ -183,8 +186,6 @@ class Fit:
         for now in windows:
             self._loggers.write(now, self._x_of(now.step))
             self._show(now)
-        written = max([now.step for now in windows], default=0)
-        self._x = {step: x for step, x in self._x.items() if step >= written}
 
     def _x_of(self, step: int) -> int:
         return self._x.get(step, self._last_x)
