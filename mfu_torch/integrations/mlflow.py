@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from mfu_torch.figures import Figures
 from mfu_torch.messages import first_line
-from mfu_torch.records import Entry, Telemetry
-from mfu_torch.tags import device_scalars, facts, scalars
+from mfu_torch.records import BreakdownEntry, Entry, Telemetry
+from mfu_torch.tags import breakdown_scalars, device_scalars, facts, scalars
 
 try:
     import mlflow
@@ -57,6 +57,8 @@ class MLflowSink:
             self._log(scalars(record), record.step)
         elif isinstance(record, Telemetry):
             self._log(device_scalars(record), record.after_step)
+        elif isinstance(record, BreakdownEntry):
+            self._log(breakdown_scalars(record), record.after_step)
         else:
             for name, text in facts(record):
                 self._client.set_tag(self._run_id, _name(f"mfu_torch.{name}"), text)

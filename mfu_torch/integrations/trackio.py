@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import Entry, Telemetry
-from mfu_torch.tags import device_scalars, facts, scalars
+from mfu_torch.records import BreakdownEntry, Entry, Telemetry
+from mfu_torch.tags import breakdown_scalars, device_scalars, facts, scalars
 
 try:
     import trackio
@@ -47,6 +47,8 @@ class TrackioSink:
             self._log(scalars(record), record.step)
         elif isinstance(record, Telemetry):
             self._log(device_scalars(record), record.after_step)
+        elif isinstance(record, BreakdownEntry):
+            self._log(breakdown_scalars(record), record.after_step)
         else:
             known = {f"mfu_torch/{name}": text for name, text in facts(record)}
             # A new dict: the script's own thread may be reading the old one.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from mfu_torch.figures import Figures
-from mfu_torch.records import Entry, Telemetry
-from mfu_torch.tags import device_scalars, facts, scalars
+from mfu_torch.records import BreakdownEntry, Entry, Telemetry
+from mfu_torch.tags import breakdown_scalars, device_scalars, facts, scalars
 
 try:
     import wandb
@@ -54,11 +54,9 @@ class WandbSink:
         elif isinstance(record, Figures):
             values = {**self._device, **dict(scalars(record))}
             self._device = {}
-            self._check_open()
-            for tag in values.keys() - self._defined:
-                self._run.define_metric(tag, step_metric=STEP)
-            self._defined.update(values)
-            self._log({**values, STEP: record.step})
+            self._show(values, record.step)
+        elif isinstance(record, BreakdownEntry):
+            self._show(dict(breakdown_scalars(record)), record.after_step)
         else:
             for name, text in facts(record):
                 self._check_open()
@@ -77,6 +75,14 @@ class WandbSink:
                 "the W&B run is finished, what came after is not in it; close the meter before "
                 "wandb.finish()"
             )
+
+    def _show(self, values: dict[str, float], step: int) -> None:
+        """Over the steps completed."""
+        self._check_open()
+        for tag in values.keys() - self._defined:
+            self._run.define_metric(tag, step_metric=STEP)
+        self._defined.update(values)
+        self._log({**values, STEP: step})
 
     def _log(self, values: dict[str, float]) -> None:
         """Into the row that the script fills next, so that its own rows keep their numbers.

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from explained_loop import entry
 from samples import count, header, peak
 from test_readme import blocks_of
 
@@ -36,6 +37,7 @@ RECORDS: tuple[Entry | Figures, ...] = (
     count(uncounted={"my::scan": 4}),
     SEEN,
     FIRST,
+    entry(),
     SECOND,
     End(wall_s=2.0, reason="completed"),
 )
@@ -48,6 +50,12 @@ CURVES = {
     "time/phase_all_reduce_share": [(20, 0.125)],
     "goodput/model": [(20, 0.0)],
     "goodput/other": [(20, 1.0)],
+    # 60, 30, 90 and 20 of 200 ms, as multiples of 2 ** -20 that sum to 1.
+    "breakdown/matrix": [(13, 314573 / 2**20)],
+    "breakdown/other_compute": [(13, 157286 / 2**20)],
+    "breakdown/idle/data_wait": [(13, 471859 / 2**20)],
+    "breakdown/idle/launch_bound": [(13, 104858 / 2**20)],
+    "breakdown/dilation": [(13, 1.25)],
     "device/gpu_util": [(10, 0.75)],
     "device/sm_clock_mhz": [(10, 1500.0)],
 }
