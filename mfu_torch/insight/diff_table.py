@@ -82,7 +82,8 @@ def _moved(found: Diff, one: Change) -> str:
     old, new = found.before_ns(one), found.after_ns(one)
     shares = (percent(float(old / found.step_before_ns)), percent(float(new / found.step_after_ns)))
     printed = next(row.change_ms for row in rows(found)[0] if row.name == one.name)
-    return f"{label(one.name)}, {Decimal(printed).normalize():+f} ms per step ({shares[0]} of the step, then {shares[1]})"
+    change = f"{Decimal(printed).normalize():+f} ms per step"
+    return f"{label(one.name)}, {change} ({shares[0]} of the step, then {shares[1]})"
 
 
 def render(found: Diff) -> str:
