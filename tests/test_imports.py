@@ -58,10 +58,10 @@ def loaded_after(code: str) -> list[str]:
         "from mfu_torch.cli import main; main(['compare', 'no-such-run', 'none'])",
         "from mfu_torch.cli import main; main(['calc', '--params', '70B', '--tokens-per-second', "
         "'2000', '--device', 'h100-sxm'])",
-        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', '--all-conventions', "
-        "'--tokens-per-second-per-gpu', '867', '--device', 'h100-sxm'])",
-        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', '--mode', 'decode', "
-        "'--context', '4096', '--device', 'h100-sxm'])",
+        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', "
+        "'--all-conventions', '--tokens-per-second-per-gpu', '867', '--device', 'h100-sxm'])",
+        "from mfu_torch.cli import main; main(['calc', '--model', 'llama-3-70b', "
+        "'--mode', 'decode', '--context', '4096', '--device', 'h100-sxm'])",
         "from mfu_torch.cli import main; main(['calc', '--published', 'palm'])",
     ],
 )
