@@ -142,3 +142,24 @@ def test_devices_that_were_solved_for_have_one_set_of_figures(
     assert "MFU                   40.82 %" in out
     # 26 x 0.42 x 989.4e12 / 42e9
     assert "at 42.00 % so many devices reach 257,244 tokens/s" in " ".join(out.split())
+
+
+def test_a_batch_at_which_compute_would_bind_says_where_it_does_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = [
+        "--mode",
+        "decode",
+        "--batch",
+        "4",
+        "--context",
+        "1000",
+        "--gpus",
+        "4",
+        "--device",
+        "a100-sxm-80gb",
+    ]
+    assert main(["calc", "--model", "mixtral-8x7b", *flags]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "largest batch 1,908 of this context fit" in text
+    assert "compute binds from batch 2390 on, which does not fit the memory" in text

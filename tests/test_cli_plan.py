@@ -45,6 +45,16 @@ def spread(config: str, *more: str) -> list[str]:
     ]
 
 
+def test_selective_recompute_without_stored_scores_is_said_to_change_nothing(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    said = "selective recompute changes nothing: fused attention stores no scores"
+    fused = " ".join(printed(capsys, *spread(config, "--recompute", "selective"))[1].split())
+    assert said in fused
+    options = ("--recompute", "selective", "--attention", "unfused")
+    assert said not in " ".join(printed(capsys, *spread(config, *options))[1].split())
+
+
 def test_the_estimate_is_that_of_python(capsys: pytest.CaptureFixture[str], config: str) -> None:
     options = ("--tp", "4", "--pp", "4", "--zero", "1", "--sequence-parallel")
     code, out, err = printed(capsys, *spread(config, *options), "--json")

@@ -219,7 +219,7 @@ def serve(
         mfu=None if step_s is None else utilization(compute_s, step_s),
         mbu=_mbu(bytes_of(work), step_s, devices, bytes_per_s),
         assumptions=(
-            f"a weight takes {weight_bytes:g} bytes, a cached number {kv_bytes:g}",
+            f"bytes of a weight: {weight_bytes:g}, of a cached number: {kv_bytes:g}",
             *_assumptions(sizes, mode, batch, devices, attention, latent),
         ),
     )

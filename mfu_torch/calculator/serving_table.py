@@ -79,6 +79,9 @@ def _roofline(serving: Serving) -> list[tuple[str, str]]:
         if serving.roofline_batch is not None
         else serving.roofline_note
     )
+    most = serving.largest_batch
+    if serving.roofline_batch is not None and most is not None and serving.roofline_batch > most:
+        batch += ", which does not fit the memory"
     return [
         *rows,
         ("at best", f"{seconds(serving.time_s)} a step, {best}"),

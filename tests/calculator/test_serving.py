@@ -201,7 +201,7 @@ def test_the_text_has_every_figure_with_its_unit() -> None:
         "  measured           8,000 tokens/s",
         "  MFU                12.57 %",
         "  MBU                88.01 %",
-        "  a weight takes 2 bytes, a cached number 2",
+        "  bytes of a weight: 2, of a cached number: 2",
     ):
         assert line in text.splitlines()
 

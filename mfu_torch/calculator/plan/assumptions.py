@@ -30,6 +30,10 @@ def assumptions(model: Decoder, layout: Layout, dtype: str) -> list[str]:
         f"ranks are placed {layout.order}, neighbours first",
     ]
     found.append(_overlap_text(layout))
+    if layout.recompute == "selective" and layout.attention == "fused":
+        found.append(
+            "selective recompute changes nothing: fused attention stores no scores to compute again"
+        )
     if dtype == "fp8":
         found.append("all products run in fp8, attention and the head, too")
     if len(model.blocks) > 1:

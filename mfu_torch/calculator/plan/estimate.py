@@ -242,10 +242,14 @@ def _pipeline_terms(model: Decoder, layout: Layout, stage: Stage) -> tuple[PlanT
     m = layout.micro_batches
     mean_s, slowest_s = mean_and_slowest(model, layout, stage)
     idle = pipeline_bubble(layout.pp, m, layout.virtual_stages)
-    bubble_s = m * mean_s * idle / (1 - idle)
+    # The slowest stage works on all micro-batches; beside that, one passes all other stages. Where
+    # stages are even this is (p-1)/v of one, as Narayanan et al. 2021 have it.
+    bubble_s = (layout.pp * mean_s - slowest_s) / layout.virtual_stages
     return (
         PlanTerm(name="uneven stages", seconds=m * (slowest_s - mean_s), how="the head"),
-        PlanTerm(name="pipeline bubble", seconds=bubble_s, how=f"{100 * idle:.1f} % of m + fill"),
+        PlanTerm(
+            name="pipeline bubble", seconds=bubble_s, how=f"{100 * idle:.1f} % of even stages"
+        ),
     )
 
 
