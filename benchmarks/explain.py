@@ -5,7 +5,7 @@ that answer the same question. Imports are not in the times, but in the memory. 
 a process of its own, ours and HTA's by turns, on every trace of 8 MB of JSON or more, and on one
 made ten times as long. On a machine that does other work, the CPU times say more than the wall.
 
-    PYTHONPATH=. python benchmarks/explain.py --hta-venv /tmp/hta-venv
+    PYTHONPATH=. python benchmarks/explain.py --hta-venv hta-venv
 
 The virtual environment is made if it is not there; without the flag, ours is measured alone. Traces
 are looked for in --traces, else MFU_TORCH_TRACES, else ../shared/traces.

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Protocol
 
+from mfu_torch.calculator.serving_record import Mode, Serving
 from mfu_torch.calculator.serving_table import render
 from mfu_torch.flops.formulas import inference
 from mfu_torch.flops.formulas.architecture import Architecture
@@ -20,12 +21,9 @@ from mfu_torch.flops.formulas.decoder import Decoder, Parameters
 from mfu_torch.flops.formulas.inference import Latent, Work
 from mfu_torch.flops.formulas.pairs import PairRule
 from mfu_torch.flops.formulas.parts import Experts, LatentAttention
-from mfu_torch.records import Record
 from mfu_torch.utilization import mbu, utilization
 
 __all__ = ["Described", "Mode", "Serving", "render", "serve"]
-
-Mode = Literal["prefill", "decode"]
 
 _LARGEST_BATCH = 1 << 40
 """No batch above this is looked for: it is more tokens than any device holds."""
@@ -50,80 +48,6 @@ class Described(Protocol):
     def model(self) -> Architecture:
         """Its sizes."""
         ...
-
-
-class Serving(Record, frozen=True, kw_only=True):
-    """One step of inference, and the least time it can take.
-
-    Attributes:
-        name: Of the model.
-        mode: ``prefill`` or ``decode``.
-        batch: Sequences.
-        context: Tokens of a prompt, or keys that a new token sees.
-        devices: They share the work evenly.
-        flops_per_s: Peak of one device.
-        bytes_per_s: Memory bandwidth of one device, ``None`` where it is not known.
-        flops: Of the step.
-        weight_bytes_read: Of the weights that the step's tokens meet.
-        cache_bytes_moved: Of the KV cache and states, read and written.
-        intensity: FLOP for a byte.
-        ridge: FLOP for a byte above which compute binds.
-        binds: ``compute`` or ``memory``; ``None`` without a bandwidth.
-        compute_s: At the peak.
-        memory_s: At the bandwidth.
-        time_s: The longer of both, no step is faster; ``None`` without a bandwidth.
-        per: What ``tokens`` are: tokens, or the samples of a model that is counted in them.
-        tokens: Of the step, all sequences together.
-        best_tokens_per_s: What ``time_s`` allows.
-        roofline_batch: The smallest batch at which compute binds; ``None``: none does.
-        roofline_note: Why there is none.
-        needed_bytes: All weights and the cache.
-        memory_bytes: Of all devices, ``None`` where it is not known.
-        fits: Whether weights and cache fit; ``None`` where that is not known.
-        largest_batch: That fits; 0: not even the weights do. ``None`` where that is not known, or
-            no cache is kept.
-        tokens_per_s: As measured, if it was.
-        mfu: Of that measurement.
-        mbu: Of that measurement.
-        assumptions: One sentence each.
-        notes: What else has to be said, likewise.
-    """
-
-    name: str
-    mode: Mode
-    batch: int
-    context: int
-    devices: int
-    flops_per_s: float
-    bytes_per_s: float | None
-    flops: int
-    weight_bytes_read: float
-    cache_bytes_moved: float
-    intensity: float
-    ridge: float | None
-    binds: Literal["compute", "memory"] | None
-    compute_s: float
-    memory_s: float | None
-    time_s: float | None
-    per: Literal["token", "sample"]
-    tokens: int
-    best_tokens_per_s: float | None
-    roofline_batch: int | None
-    roofline_note: str
-    needed_bytes: float
-    memory_bytes: float | None = None
-    fits: bool | None = None
-    largest_batch: int | None = None
-    tokens_per_s: float | None = None
-    mfu: float | None = None
-    mbu: float | None = None
-    assumptions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def bytes_moved(self) -> float:
-        """Weights and cache."""
-        return self.weight_bytes_read + self.cache_bytes_moved
 
 
 def serve(
@@ -181,13 +105,9 @@ def serve(
     def bytes_of(one: Work) -> float:
         return one.weights_read * weight_bytes + one.cache_moved * kv_bytes
 
-    held, cache = _stored(sizes) * weight_bytes, work.cache_held * kv_bytes
-    needed = held + cache
-    total = None if memory_bytes is None else devices * memory_bytes
     ridge = None if bytes_per_s is None else flops_per_s / bytes_per_s
     at, note = _roofline_batch(work_of, bytes_of, ridge)
-    compute_s, memory_s = _times(work, bytes_of(work), devices, flops_per_s, bytes_per_s)
-    time_s = None if memory_s is None else max(compute_s, memory_s)
+    times = _times(work, bytes_of(work), devices, flops_per_s, bytes_per_s)
     step_s = None if tokens_per_s is None else work.tokens / tokens_per_s
     return Serving(
         name=model.name,
@@ -202,27 +122,48 @@ def serve(
         cache_bytes_moved=work.cache_moved * kv_bytes,
         intensity=work.flops / bytes_of(work),
         ridge=ridge,
-        binds=None if memory_s is None else "compute" if compute_s >= memory_s else "memory",
-        compute_s=compute_s,
-        memory_s=memory_s,
-        time_s=time_s,
         per=sizes.per,
         tokens=work.tokens,
-        best_tokens_per_s=None if time_s is None else work.tokens / time_s,
         roofline_batch=at,
         roofline_note=note,
-        needed_bytes=needed,
-        memory_bytes=total,
-        fits=None if total is None else needed <= total,
-        largest_batch=_largest_batch(held, cache / batch, total),
         tokens_per_s=tokens_per_s,
-        mfu=None if step_s is None else utilization(compute_s, step_s),
+        mfu=None if step_s is None else utilization(times[0], step_s),
         mbu=_mbu(bytes_of(work), step_s, devices, bytes_per_s),
         assumptions=(
             f"bytes of a weight: {weight_bytes:g}, of a cached number: {kv_bytes:g}",
             *_assumptions(sizes, mode, batch, devices, attention, latent),
         ),
+        **_pace(work, *times),
+        **_room(
+            _stored(sizes) * weight_bytes,
+            work.cache_held * kv_bytes,
+            batch,
+            None if memory_bytes is None else devices * memory_bytes,
+        ),
     )
+
+
+def _pace(work: Work, compute_s: float, memory_s: float | None) -> dict[str, Any]:
+    """What a step takes at best, and what binds it."""
+    time_s = None if memory_s is None else max(compute_s, memory_s)
+    return {
+        "compute_s": compute_s,
+        "memory_s": memory_s,
+        "time_s": time_s,
+        "binds": None if memory_s is None else "compute" if compute_s >= memory_s else "memory",
+        "best_tokens_per_s": None if time_s is None else work.tokens / time_s,
+    }
+
+
+def _room(held: float, cache: float, batch: int, total: float | None) -> dict[str, Any]:
+    """Whether weights and cache fit the memory of all devices."""
+    needed = held + cache
+    return {
+        "needed_bytes": needed,
+        "memory_bytes": total,
+        "fits": None if total is None else needed <= total,
+        "largest_batch": _largest_batch(held, cache / batch, total),
+    }
 
 
 def _check_above_0(**values: float | None) -> None:

@@ -10,7 +10,7 @@ from mfu_torch.calculator.answer_table import WIDTH, amount, memory_text
 from mfu_torch.units import bytes_, percent, percent_exact, scaled, seconds, significant
 
 if TYPE_CHECKING:
-    from mfu_torch.calculator.serving import Serving
+    from mfu_torch.calculator.serving_record import Serving
 
 
 def render(serving: Serving) -> str:

@@ -204,8 +204,7 @@ def _answer(
     exact = terms.devices if terms.asked == "devices" else None
     devices = _whole(terms.devices)
     count = terms.devices if exact is None else devices
-    flops_per_s = work.flops * terms.rate
-    step_units = sizes.per_step(work.unit)
+    flops_per_s, step_units = work.flops * terms.rate, sizes.per_step(work.unit)
     tokens = _tokens_per_s(work, sizes, terms.rate)
     samples = _samples_per_s(work, sizes, terms.rate)
     per, rate = _most_telling(tokens, samples, work.unit, terms.rate)
@@ -240,14 +239,18 @@ def _answer(
         possible=highest <= 1 + _NOISE,
         slips=slips(question, work, highest, terms.peak),
         assumptions=assumptions,
-        notes=(
-            *_agreement(question, terms),
-            *figure_note(terms.peak, None if terms.asked == "peak" else highest),
-            *_few_tokens(question.token_budget),
-            *work.notes,
-        ),
+        notes=_notes(question, work, terms, highest),
     )
     return _checked(answer)
+
+
+def _notes(question: Question, work: Work, terms: Terms, highest: float) -> tuple[str, ...]:
+    return (
+        *_agreement(question, terms),
+        *figure_note(terms.peak, None if terms.asked == "peak" else highest),
+        *_few_tokens(question.token_budget),
+        *work.notes,
+    )
 
 
 def _whole(devices: float) -> int:

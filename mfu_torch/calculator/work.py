@@ -161,13 +161,8 @@ def _of_model(question: Question) -> Work:
     unit: Unit = "token" if model.per == "token" else "sample"
     seq, assumptions = _length(question, name, unit, known)
     entry = CONVENTIONS[convention]
-    if entry.counts == "hardware" and not training:
-        raise InputError(f"{convention} is for training; {{mode}} inference takes matmul or palm")
-    if entry.counts == "hardware" and question.recompute is not None:
-        raise InputError(
-            f"{{convention}} {convention} counts what is computed again already; leave out "
-            "{recompute}, or give {convention} matmul"
-        )
+    if entry.counts == "hardware":
+        _check_hardware(question, convention)
     try:
         flops = unit_flops(model, seq, convention, training=training)
         again = _again(question, model, seq, convention) if question.recompute else None
@@ -196,6 +191,17 @@ def _of_model(question: Question) -> Work:
             *getattr(known, "notes", ()),
         ),
     )
+
+
+def _check_hardware(question: Question, convention: str) -> None:
+    """A convention of hardware FLOPs is for training, and has its own recompute."""
+    if question.mode == "inference":
+        raise InputError(f"{convention} is for training; {{mode}} inference takes matmul or palm")
+    if question.recompute is not None:
+        raise InputError(
+            f"{{convention}} {convention} counts what is computed again already; leave out "
+            "{recompute}, or give {convention} matmul"
+        )
 
 
 def described(given: Any, image_size: int | None = None) -> tuple[str, Architecture, Any]:
