@@ -20,16 +20,16 @@ from mfu_torch.flops.formulas.conventions import (
     conventions_for,
     flops_per_token,
 )
-from mfu_torch.flops.formulas.convnets import Conv, ConvNet, Pool, Residual, resnet
+from mfu_torch.flops.formulas.convnets import Conv, ConvNet, Pool, Residual
 from mfu_torch.flops.formulas.decoder import (
     Block,
     Decoder,
     Parameters,
-    dense_decoder,
-    moe_decoder,
 )
+from mfu_torch.flops.formulas.decoders import dense_decoder, moe_decoder
 from mfu_torch.flops.formulas.diffusion import DiffusionTransformer, dit
-from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder, t5, whisper
+from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder
+from mfu_torch.flops.formulas.encoder_decoder_models import t5, whisper
 from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
 from mfu_torch.flops.formulas.known import known_models, model_of
 from mfu_torch.flops.formulas.known_table import KnownFamily, KnownModel, known_families
@@ -40,14 +40,10 @@ from mfu_torch.flops.formulas.linear_attention import (
 )
 from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences
 from mfu_torch.flops.formulas.parts import MLP, Attention, Experts, LatentAttention, Part
-from mfu_torch.flops.formulas.recommenders import (
-    DLRM,
-    HSTU,
-    SequenceRecommender,
-    dlrm,
-    hstu,
-)
+from mfu_torch.flops.formulas.recommenders import DLRM, dlrm
 from mfu_torch.flops.formulas.recurrence import Recurrent, gru, lstm, rnn
+from mfu_torch.flops.formulas.resnets import resnet
+from mfu_torch.flops.formulas.sequence_recommenders import HSTU, SequenceRecommender, hstu
 from mfu_torch.flops.formulas.state_space import Mamba, Mamba2, mamba, mamba2
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Recompute, Role, Term
 from mfu_torch.flops.formulas.vision import Swin, VisionTransformer, vit

@@ -22,9 +22,9 @@ from typing import Any
 
 from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs import Described, ModelError, read_config
-from mfu_torch.flops.formulas.convnets import resnet
 from mfu_torch.flops.formulas.diffusion import dit
 from mfu_torch.flops.formulas.pairs import whole
+from mfu_torch.flops.formulas.resnets import resnet
 
 # What no config of transformers describes.
 _BUILT: dict[str, Callable[..., Architecture]] = {"dit": dit, "resnet": resnet}

@@ -8,7 +8,8 @@ from mfu_torch.flops.formulas.architecture import Architecture
 from mfu_torch.flops.formulas.configs.fields import Default, Fields
 from mfu_torch.flops.formulas.configs.layers import COUNT_IT
 from mfu_torch.flops.formulas.decoder import Block
-from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder, t5, whisper
+from mfu_torch.flops.formulas.encoder_decoder import EncoderDecoder, encoder_decoder
+from mfu_torch.flops.formulas.encoder_decoder_models import t5, whisper
 from mfu_torch.flops.formulas.encoders import Encoder, bert, encoder_block
 from mfu_torch.flops.formulas.vision import vit
 
