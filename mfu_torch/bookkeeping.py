@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mfu_torch.clock.ledger import OpenStep, PauseTime
+from mfu_torch.clock.parts import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from mfu_torch.peak.benchmark import forget_measured
 from mfu_torch.peak.resolve import Given, resolve_peak
 from mfu_torch.peak.telemetry import DeviceSampler
@@ -23,6 +24,7 @@ from mfu_torch.records import (
     PeakEntry,
     Run,
     Step,
+    StepParts,
     Window,
 )
 from mfu_torch.resume import save
@@ -235,4 +237,18 @@ def _as_record(step: OpenStep) -> Step:
         samples=step.samples,
         excluded=step.excluded,
         phases=step.phases or {},
+        parts=None if step.parts_s is None else _parts(step, step.parts_s),
+    )
+
+
+def _parts(step: OpenStep, parts_s: Mapping[int, float]) -> StepParts:
+    called = FORWARD in parts_s
+    return StepParts(
+        forward_s=parts_s[FORWARD] if called else None,
+        loss_s=parts_s.get(LOSS, 0.0) if called else None,
+        backward_s=parts_s.get(BACKWARD, 0.0),
+        optimizer_s=parts_s.get(OPTIMIZER, 0.0),
+        tail_s=step.tail_s,
+        lead_s=step.lead_s,
+        lead_most_s=step.lead_most_s,
     )

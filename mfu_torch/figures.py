@@ -13,6 +13,7 @@ from msgspec import field
 
 from mfu_torch.ideal import by_count, counts_of, end_to_end, ideal_model_s, ideal_s_of, sum_ideal
 from mfu_torch.records import Attention, Counts, PeakEntry, Peaks, Record, Run, Step
+from mfu_torch.step_parts import SplitSteps, split_steps
 from mfu_torch.utilization import rate_per_s, utilization
 
 ABOVE_PEAK = (
@@ -47,6 +48,8 @@ class Figures(Record, frozen=True, kw_only=True):
         step_s, step_s_p95: Mean and 95th percentile (nearest rank) of the step time.
         data_wait_share: Host time waiting for data over step time.
         phases: Share of the step time by name, from ``Meter.phase``.
+        split: Where the time of the steps went that were split into their parts; ``None`` if none
+            was.
         goodput: Of a window: shares of the run's wall time so far (:mod:`mfu_torch.wall`).
         absent: Name of a figure -> why it is not known.
     """
@@ -69,6 +72,7 @@ class Figures(Record, frozen=True, kw_only=True):
     data_wait_share: float | None = None
     memory_bytes: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    split: SplitSteps | None = None
     goodput: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
 
@@ -107,12 +111,14 @@ def figures(
         for name in ("tokens", "samples"):
             _put(known, absent, f"{name}_per_s", _rate(steady, name, time_s))
         _put(known, absent, "data_wait_share", _data_wait_share(steady, time_s))
+        split = split_steps(steady, counts, peaks)
         durations = sorted(step.duration_s for step in steady)
         nearest_rank = (95 * len(durations) + 99) // 100  # ceil(0.95 n), in integers
         known |= {
             "step_s": time_s / len(steady),
             "step_s_p95": durations[nearest_rank - 1],
             "phases": _phase_shares(steady, time_s),
+            "split": None if isinstance(split, str) else split,
         }
     return Figures(
         step=steps[-1].index + 1 if steps else 0,

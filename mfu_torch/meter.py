@@ -49,6 +49,7 @@ from mfu_torch.session import (
     place_of,
     timeline_of,
 )
+from mfu_torch.splitting import splitter_for
 from mfu_torch.stepping import NEVER_ENTERED
 
 T = TypeVar("T")
@@ -182,11 +183,14 @@ class Meter:
         self._live = LiveCounter(
             self._models, self._books.count, stepping.stand_down, self._flops, first
         )
-        stepping.run_begins(clock, self._time, self._live, self._books)
+        self._splitter = splitter_for(self._models, clock, place.device, stepping.stand_down)
+        stepping.run_begins(clock, self._time, self._live, self._books, self._splitter)
         self._started = True
         atexit.register(self.close, "the end of the program")
         try:
             self._live.attach()
+            if self._splitter is not None:
+                self._splitter.attach()
         except Exception as error:  # a model can be an object of any kind
             stepping.stand_down(error)
 
@@ -318,6 +322,16 @@ class Meter:
             RuntimeError: Outside of a step.
         """
         self._stepping.micro_batch(batch)
+
+    def forward_from_here(self) -> None:
+        """Say that a forward begins, where no call of one module stands for it; until its backward.
+
+        Only for the parts of the step time. :meth:`micro_batch` says it, too.
+
+        Raises:
+            RuntimeError: Outside of a step.
+        """
+        self._stepping.forward_from_here()
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """A context manager around a part of a step; its share of the step time is reported.

@@ -22,6 +22,7 @@ from mfu_torch.clock.waits import ELSEWHERE, Waits
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.flops.shapes.signature import shapes_of
 from mfu_torch.messages import first_line
+from mfu_torch.splitting import StepSplitter
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +62,22 @@ class Stepping:
         self._start = start
         self._plain = False  # the run is in progress, and the thread of its steps is known
         self._first = 0
+        self._splitter: StepSplitter | None = None  # where steps can be split
         self._made: dict[tuple[int, ...], int] = {}  # steps by their counts
         self._batches: list[Hashable] = []  # shapes that came from Meter.data for this step
         self._unclear: set[str] = set()  # of tokens and samples: a part was not understood
 
     def run_begins(
-        self, clock: Clock, time: Timeline, live: LiveCounter, books: Bookkeeper
+        self,
+        clock: Clock,
+        time: Timeline,
+        live: LiveCounter,
+        books: Bookkeeper,
+        splitter: StepSplitter | None,
     ) -> None:
         """The run begins, with these."""
         self.clock, self.time, self.live, self.books = clock, time, live, books
+        self._splitter = splitter
         self._made = books.steps_made
         self.waits.run_begins(clock, time)
         self._first = time.steps
@@ -78,6 +86,8 @@ class Stepping:
     def run_ends(self) -> None:
         """The run is over."""
         self.running = self._plain = False
+        if self._splitter is not None:
+            self._splitter.detach()
         self.waits.run_ends()
         self._say_where_waits_are()
 
@@ -103,6 +113,8 @@ class Stepping:
             step = self.time.begin(tokens, samples, 0.0 if self.waits.known else None)
             if step.index >= self.books.due:
                 self._window_is_due()
+            if self._splitter is not None:
+                self._splitter.begins(step)
             self.live.begin_step(step.index, (tokens, samples, tuple(self._batches)))
         except Exception as error:
             self.stand_down(error)
@@ -129,6 +141,8 @@ class Stepping:
     def _window_is_due(self) -> None:
         if self.books.take(self.time.poll()):
             self.live.revalidate()
+            if self._splitter is not None:
+                self._splitter.keep()
         self._loop_is_here()
         self._say_where_waits_are()
 
@@ -148,6 +162,8 @@ class Stepping:
             step.failed = failed
             if time.pause:  # it goes on; what ran in it so far is not the step's
                 self.live.resume(in_step=True)
+            if self._splitter is not None:
+                self._splitter.ends(step)
             time.end(step)
             if self._unclear:
                 self._forget_unclear(step)
@@ -156,6 +172,8 @@ class Stepping:
             ids, step.micro_batches, excluded = self.live.end_step(hint, failed=failed)
             step.count_ids = ids
             step.excluded = excluded if step.index != self._first else excluded or "first step"
+            if step.excluded and self._splitter is not None:
+                self._splitter.again()
             if not failed:
                 self._made[ids] = self._made.get(ids, 0) + 1
         except Exception as error:
@@ -204,7 +222,22 @@ class Stepping:
         if self.open_step("micro_batch()") is None:
             return
         try:
+            if self._splitter is not None:
+                self._splitter.announce()
             self.live.announce(batch)
+        except Exception as error:
+            self.stand_down(error)
+
+    def forward_from_here(self) -> None:
+        """A forward begins that no single call of a model stands for.
+
+        Raises:
+            RuntimeError: Outside of a step.
+        """
+        if self.open_step("forward_from_here()") is None or self._splitter is None:
+            return
+        try:
+            self._splitter.announce()
         except Exception as error:
             self.stand_down(error)
 
@@ -215,6 +248,8 @@ class Stepping:
             yield
             return
         inside_another = bool(self.time.pause)
+        if self._splitter is not None:
+            self._splitter.spoil()
         if not inside_another:
             self.live.pause()
         try:
@@ -240,6 +275,8 @@ class Stepping:
         self.down = self.waits.over = True
         self.time.stop()
         self.live.detach()
+        if self._splitter is not None:
+            self._splitter.detach()
         logger.warning(
             "mfu_torch stopped measuring after an internal error (%s: %s). Training goes on. "
             "Please report it with this traceback.",

@@ -12,6 +12,7 @@ from mfu_torch.figures import Figures
 from mfu_torch.records import BreakdownEntry, CountEntry, Entry, Header, PeakEntry, Telemetry
 from mfu_torch.records.losses import shares
 from mfu_torch.records.names import Names, as_tag
+from mfu_torch.step_parts import SplitSteps
 from mfu_torch.units import margin, scaled
 
 _TAGS = {
@@ -27,6 +28,9 @@ _TAGS = {
     "data_wait_share": "time/data_wait_share",
     "memory_bytes": "device/memory_bytes",
 }
+
+# Parts of a step that are there at a length of 0, too: they are measured and not just seen.
+_MEASURED_PARTS = ("data_wait", "rest", "between")
 
 # Field of Telemetry -> tag, and the unit that people read it in.
 _DEVICE_TAGS = {
@@ -61,10 +65,31 @@ def scalars(now: Figures) -> Iterator[tuple[str, float]]:
             yield tag, value
     if now.model_flops_per_s is not None:
         yield "throughput/model_tflops_per_s_per_device", now.model_flops_per_s / 1e12
+    if now.split is not None:
+        yield from _part_scalars(now.split)
     for tag, share in _tagged(now.phases):
         yield f"time/phase_{tag}_share", share
     for tag, share in _tagged(now.goodput):
         yield f"goodput/{tag}", share
+
+
+def part_shares(split: SplitSteps) -> dict[str, float]:
+    """Shares of the step time of the parts that were seen; they sum to 1.
+
+    A part of which nothing was seen has none: an optimizer that is no ``torch.optim.Optimizer`` is
+    in the rest, and did not take 0 seconds.
+    """
+    return {name: share for name, share in split.shares.items() if share or name in _MEASURED_PARTS}
+
+
+def _part_scalars(split: SplitSteps) -> Iterator[tuple[str, float]]:
+    for name, share in part_shares(split).items():
+        if name != "data_wait":  # `time/data_wait_share` is the host's waiting
+            yield f"time/{name}_share", share
+    if split.lead_s is not None:
+        yield "time/host_lead_s", split.lead_s
+    for name, share in split.of_peak.items():
+        yield f"mfu/hfu_{name}", share
 
 
 def device_scalars(seen: Telemetry) -> Iterator[tuple[str, float]]:

@@ -54,11 +54,13 @@ class FakeGpu:
         self.calls: list[str] = []
         self.recorded_on: list[str] = []
         self.created = 0
+        self.capturing = False
         self.synchronized: list[Any] = []
         self.stream = "stream of {}"
         monkeypatch.setattr(torch.cuda, "Event", self._new_event)
         monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
         monkeypatch.setattr(torch.cuda, "synchronize", self._synchronize)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
 
     def launch(self, seconds: float, device: str = "cuda:0") -> None:
         """Queue work of that length; the host goes on at once."""

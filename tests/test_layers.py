@@ -13,7 +13,7 @@ import mfu_torch
 PACKAGE = Path(mfu_torch.__file__).parent
 
 BASE = {"units", "utilization", "messages"}
-DATA = {*BASE, "records", "ideal", "figures"}
+DATA = {*BASE, "records", "ideal", "step_parts", "figures"}
 TERMS = {*DATA, "tags", "ladder", "wall", "flops", "peak", "clock", "run"}
 
 # Part -> the parts that it may import, itself apart. Imports point downwards only; the three
@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": BASE,
     "ideal": {*BASE, "records"},
     "resume": {*BASE, "records", "ideal"},
-    "figures": {*BASE, "records", "ideal"},
+    "step_parts": {*BASE, "records", "ideal"},
+    "figures": {*BASE, "records", "ideal", "step_parts"},
     "tags": DATA,
     "ladder": DATA,
     "wall": DATA,
@@ -42,13 +43,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {*TERMS, "integrations.tensorboard", "__init__"},
     "bookkeeping": {*TERMS, "session", "resume"},
     "contexts": set(),
-    "stepping": {*TERMS, "bookkeeping"},
+    "splitting": {*TERMS},
+    "stepping": {*TERMS, "bookkeeping", "splitting"},
     # A loop some of whose steps are traced; the traces are read by a process of their own.
-    "explaining": {*TERMS, "bookkeeping", "stepping"},
+    "explaining": {*TERMS, "bookkeeping", "splitting", "stepping"},
     # Meter.summary() is the report
     "meter": {
         *TERMS,
-        *("session", "bookkeeping", "contexts", "explaining", "stepping", "resume", "insight"),
+        *("session", "bookkeeping", "contexts", "explaining", "splitting", "stepping", "resume"),
+        *("insight",),
     },
     "integrations": {
         *TERMS,
@@ -63,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third party -> the parts that may import it; others are free.
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
-        *("flops", "peak", "clock", "session", "stepping", "explaining", "meter"),
+        *("flops", "peak", "clock", "session", "splitting", "stepping", "explaining", "meter"),
         *("integrations", "integrations.tensorboard"),
     },
     "pynvml": {"peak"},

@@ -23,6 +23,7 @@ import pytest
 
 from mfu_torch.figures import Figures
 from mfu_torch.records import Telemetry
+from mfu_torch.step_parts import PARTS, SplitSteps
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -167,7 +168,9 @@ _EXACT_OR_MEASURED = re.compile(
 _MATMUL = re.compile(
     r"measured: (\w+)\s+matmul\s+[\dx]+\s+on\s+\d+\s+threads,\s+torch\s+\S+,\s+best\s+of\s+\d+"
 )
-_ROW = re.compile(rf"^(  \S.*?) {{2,}}{_NUMBER} +{_NUMBER} +(?:{_NUMBER}|(-))$", re.MULTILINE)
+_ROW = re.compile(
+    rf"^(  \S.*?) {{2,}}{_NUMBER} +{_NUMBER} +(?:{_NUMBER}|(-|with forward))$", re.MULTILINE
+)
 
 
 def without_measured(text: str) -> str:
@@ -320,10 +323,16 @@ def test_every_tensorboard_tag_is_documented_and_no_other() -> None:
     numbers = {
         name: 1
         for name in Figures.__struct_fields__
-        if name not in ("step", "steps", "time_s", "phases", "goodput", "absent")
+        if name not in ("step", "steps", "time_s", "phases", "split", "goodput", "absent")
     }
     share = {"NAME": 0.5}
-    everything = Figures(step=1, steps=1, time_s=1.0, phases=share, goodput=share, **numbers)
+    hfu = dict.fromkeys(("forward", "backward", "optimizer"), 0.5)
+    split = SplitSteps(
+        steps=1, time_s=7.0, parts_s=dict.fromkeys(PARTS, 1.0), of_peak=hfu, lead_s=0.5
+    )
+    everything = Figures(
+        step=1, steps=1, time_s=1.0, phases=share, split=split, goodput=share, **numbers
+    )
     tags = {tag for tag, _ in scalars(everything)} | {"mfu/how_computed", *TAGS}
     tags |= {"breakdown/wall_time", "goodput_stacked/NAME"}
     tags |= {f"breakdown/{name}" for name in ("BUCKET", "dilation", "table", "waterfall")}

@@ -84,6 +84,8 @@ def test_a_step_that_failed_and_was_retried_is_wall_time_but_no_step(tmp_path: P
 
 def test_an_exception_while_flops_are_counted_leaves_nothing_behind(tmp_path: Path) -> None:
     model, meter = a_meter(tmp_path)
+    unwatched = torch.autograd.graph._engine_run_backward
+    meter.start()
     engine = torch.autograd.graph._engine_run_backward
     with pytest.raises(ZeroDivisionError), meter.step():
         model(X)
@@ -92,6 +94,8 @@ def test_an_exception_while_flops_are_counted_leaves_nothing_behind(tmp_path: Pa
     assert torch.autograd.graph._engine_run_backward is engine
     train(model, meter, 2)  # the next step is counted instead
     meter.close()
+    assert torch.autograd.graph._engine_run_backward is unwatched
+    assert torch.autograd._engine_run_backward is unwatched
     counts = read_run(tmp_path).counts
     assert [entry.count.model for entry in counts.values() if entry.count] == [2 * 2 * 8 * 16 * 16]
 

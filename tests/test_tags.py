@@ -9,6 +9,7 @@ import pytest
 from mfu_torch.figures import Figures
 from mfu_torch.records import Telemetry
 from mfu_torch.records.names import Names, as_tag
+from mfu_torch.step_parts import SplitSteps
 from mfu_torch.tags import device_scalars, scalars
 
 
@@ -48,6 +49,28 @@ def test_reasons_of_throttling_that_would_be_one_tag_are_two() -> None:
     seen = Telemetry(after_step=1, samples=1, time_s=1.0, throttle={"hw slow": 0.1, "hw/slow": 0.2})
     assert list(device_scalars(seen)) == [
         ("device/throttle_hw_slow", 0.1), ("device/throttle_hw_slow_2", 0.2)
+    ]  # fmt: skip
+
+
+def test_parts_of_a_step_are_shares_and_a_wait_for_data_has_one_tag_only() -> None:
+    parts_s = {"forward": 2.0, "loss": 0.5, "backward": 4.0, "optimizer": 0.5}
+    parts_s |= {"data_wait": 0.25, "rest": 0.5, "between": 0.25}
+    split = SplitSteps(
+        steps=4, time_s=8.0, parts_s=parts_s, of_peak={"backward": 0.75}, lead_s=0.125
+    )
+    assert list(scalars(figures(data_wait_share=0.1, split=split))) == [
+        ("time/data_wait_share", 0.1),  # the host's; 0.25 / 8 is that of the device
+        ("time/forward_share", 0.25), ("time/loss_share", 0.0625), ("time/backward_share", 0.5),
+        ("time/optimizer_share", 0.0625), ("time/rest_share", 0.0625),
+        ("time/between_share", 0.03125), ("time/host_lead_s", 0.125), ("mfu/hfu_backward", 0.75),
+    ]  # fmt: skip
+
+
+def test_parts_that_are_not_told_apart_have_no_tag() -> None:
+    parts_s = {"backward": 3.0, "optimizer": 0.0, "rest": 1.0, "between": 0.0}
+    split = SplitSteps(steps=1, time_s=4.0, parts_s=parts_s)
+    assert list(scalars(figures(split=split))) == [
+        ("time/backward_share", 0.75), ("time/rest_share", 0.25), ("time/between_share", 0.0)
     ]  # fmt: skip
 
 

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """What the meter needs of a clock. A mark is opaque; only its clock can read it."""
+    """What the meter needs of a clock. A mark is opaque; only its clock can read it.
+
+    A clock may also have ``runs_behind``, true where a mark is reached after it was taken, and
+    ``may_mark()``, false where no mark can be taken just now.
+    """
 
     description: str
 
@@ -98,12 +102,14 @@ class CudaClock:
     """
 
     description = "CUDA events"
+    runs_behind = True
 
     def __init__(self, device: torch.device) -> None:
         import torch
 
         self._new_event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
         self._current_stream = torch.cuda.current_stream
+        self._is_capturing = torch.cuda.is_current_stream_capturing
         self._device = device
         self._pool: list[Any] = []
 
@@ -116,6 +122,10 @@ class CudaClock:
         event = self._pool.pop() if self._pool else self._new_event()
         event.record(self._current_stream(self._device))
         return event
+
+    def may_mark(self) -> bool:
+        """Whether an event that is recorded now is reached: not where a graph is captured."""
+        return not self._is_capturing()
 
     def ready(self, mark: Any) -> bool:
         """Whether the GPU has passed the event."""

@@ -13,9 +13,12 @@ Because the parts form a chain, they sum to the wall time by construction.
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 from mfu_torch.clock.clocks import Clock
+from mfu_torch.clock.lead import Lead
+from mfu_torch.clock.parts import PartMark, times_of
 
 TAIL = "tail"
 """Label of the time between leaving a step and entering the next. No phase may have this name."""
@@ -28,18 +31,30 @@ class OpenStep:
         inside_s: Between entering and leaving it, pauses taken out.
         tail_s: Between leaving it and the next one.
         wall_s: Wall time of the run when it was closed.
+        marks: Of its parts, if it is split.
+        parts_s: Then seconds of each, by the numbers in :mod:`mfu_torch.clock.parts`.
+        began_at_s, left_at_s: Positions of the device's lead at both ends
+            (:mod:`mfu_torch.clock.lead`); ``None`` where the device is the host.
+        lead_s: Of the device's work, what was queued when the loop left the step, at least.
+        lead_most_s: Likewise, the most at any of its marks.
     """
 
     wall_s: float  # set when the step is closed
 
     __slots__ = (
+        "began_at_s",
         "count_ids",
         "data_wait_s",
         "excluded",
         "failed",
         "index",
         "inside_s",
+        "lead_most_s",
+        "lead_s",
+        "left_at_s",
+        "marks",
         "micro_batches",
+        "parts_s",
         "phases",
         "samples",
         "tail_s",
@@ -60,6 +75,12 @@ class OpenStep:
         self.excluded = ""
         self.failed = False
         self.phases: dict[str, float] | None = None
+        self.marks: list[PartMark] | None = None
+        self.parts_s: dict[int, float] | None = None
+        self.began_at_s: float | None = None
+        self.left_at_s: float | None = None
+        self.lead_s: float | None = None
+        self.lead_most_s: float | None = None
 
 
 class PauseTime:
@@ -87,15 +108,19 @@ class Ledger:
         self.wall_s = 0.0
         self._clock = clock
         self._begun = False  # the device has reached the first mark
-        # (mark, owner of what begins there, label, step that this mark closes)
-        self._chain: deque[tuple[Any, Owner, str, OpenStep | None]] = deque()
+        # (mark, owner of what begins there, label, step that this mark closes, host seconds)
+        self._chain: deque[tuple[Any, Owner, str, OpenStep | None, float]] = deque()
+        behind = getattr(clock, "runs_behind", False)  # a clock of the user's may not say
+        self._lead = Lead() if behind else None
+        self._asked_s = 0.0  # when the device had not reached the mark that it reaches next
         # Bound once: they are called on the step path.
         self._mark = clock.mark
+        self._host_s = clock.host_s if behind else _no_matter
         self._append = self._chain.append
 
     def begin(self, owner: Owner, label: str = "", closes: OpenStep | None = None) -> None:
         """From now on time belongs to ``owner``; ``closes`` is the step that ended here."""
-        self._append((self._mark(), owner, label, closes))
+        self._append((self._mark(), owner, label, closes, self._host_s()))
 
     def poll(self, *, wait: bool = False) -> list[OpenStep | PauseTime]:
         """Parts that are complete, in order; ``wait`` for the device only when closing."""
@@ -105,19 +130,63 @@ class Ledger:
         self._begun = self._begun or self._reached(chain[0][0], wait)
         while self._begun and len(chain) > 1:
             if not self._reached(chain[1][0], wait):
+                self._asked_s = self._host_s()
                 break
-            start, owner, label, _ = chain.popleft()
+            start, owner, label, _, host_s = chain.popleft()
             spent_s = self._clock.seconds(start, chain[0][0])
             self._clock.release(start)
             self.wall_s += spent_s
             self._book(owner, label, spent_s)
+            if self._lead is not None:
+                self._follow(self._lead.moves(spent_s, chain[0][4] - host_s), self._lead)
             closes = chain[0][3]
             if type(owner) is PauseTime:
                 done.append(owner)
             if closes is not None:
                 closes.wall_s = self.wall_s
+                self._split(closes)
                 done.append(closes)
+        if self._lead is not None:
+            _tell_leads(done, self._lead)
         return done
+
+    def _follow(self, position_s: float, lead: Lead) -> None:
+        """The lead at the mark that was reached last."""
+        _, owner, label, _, host_s = self._chain[0]
+        if self._asked_s:  # it had not been reached then
+            lead.sees(position_s, self._asked_s - host_s)
+            self._asked_s = 0.0
+        if type(owner) is OpenStep:
+            if label == TAIL:
+                owner.left_at_s = position_s
+            elif owner.began_at_s is None:
+                owner.began_at_s = position_s
+
+    def _split(self, step: OpenStep) -> None:
+        """Seconds of its parts, from its marks; all of them were taken before it was closed."""
+        marks, step.marks = step.marks, None
+        if marks is None:
+            return
+        if all(self._clock.ready(one.mark) for one in marks):  # on another stream one may not be
+            times = times_of(marks, self._clock.seconds)
+            # A pause in between is nobody's part, so then the parts are too long.
+            if times is not None and sum(times.values()) <= step.inside_s * (1 + 1e-6) + 1e-5:
+                step.parts_s = times
+                if self._lead is not None and step.began_at_s is not None:
+                    self._find_most(step, marks, step.began_at_s, self._lead)
+        for one in marks:
+            self._clock.release(one.mark)
+
+    def _find_most(
+        self, step: OpenStep, marks: list[PartMark], position_s: float, lead: Lead
+    ) -> None:
+        most_s = position_s
+        for now, following in pairwise(marks):
+            device_s = self._clock.seconds(now.mark, following.mark)
+            position_s += device_s - (following.host_s - now.host_s)
+            lead.sees(position_s)
+            most_s = max(most_s, position_s)
+        step.lead_most_s = most_s  # a position; what it is above the lowest is told later
 
     def _reached(self, mark: Any, wait: bool) -> bool:
         if wait:
@@ -139,3 +208,18 @@ class Ledger:
             if owner.phases is None:
                 owner.phases = {}
             owner.phases[label] = owner.phases.get(label, 0.0) + spent_s
+
+
+def _tell_leads(parts: list[OpenStep | PauseTime], lead: Lead) -> None:
+    """Positions become leads once all marks that the device has reached were seen."""
+    for part in parts:
+        if type(part) is OpenStep:
+            if part.left_at_s is not None:
+                part.lead_s = lead.at_least_s(part.left_at_s)
+            if part.lead_most_s is not None:
+                part.lead_most_s = lead.at_least_s(part.lead_most_s)
+
+
+def _no_matter() -> float:
+    """In place of the host's time, where nothing runs behind it."""
+    return 0.0

@@ -10,6 +10,7 @@ from mfu_torch.clock.clocks import Clock
 from mfu_torch.clock.timeline import Timeline
 from mfu_torch.explaining.explainer import Explainer
 from mfu_torch.flops.live import LiveCounter
+from mfu_torch.splitting import StepSplitter
 from mfu_torch.stepping import Stepping
 
 
@@ -27,10 +28,15 @@ class ExplainedStepping(Stepping):
         self._explainer: Explainer | None = None
 
     def run_begins(
-        self, clock: Clock, time: Timeline, live: LiveCounter, books: Bookkeeper
+        self,
+        clock: Clock,
+        time: Timeline,
+        live: LiveCounter,
+        books: Bookkeeper,
+        splitter: StepSplitter | None,
     ) -> None:
         """The run begins, with these."""
-        super().run_begins(clock, time, live, books)
+        super().run_begins(clock, time, live, books, splitter)
         if books.place.rank == 0:
             self._explainer = Explainer(self._every, time, books)
 

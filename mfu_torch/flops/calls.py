@@ -32,6 +32,7 @@ class CallWatch:
     Args:
         model: The module as it is called: the compiled or wrapped one.
         on_call: Not called where Dynamo traces the model (it was compiled after :meth:`attach`).
+        on_return: Called when a call that ``on_call`` was told of is over, however it ended.
 
     Attributes:
         inside: Whether a forward is running.
@@ -40,12 +41,15 @@ class CallWatch:
             those of replicas are in it, those of checkpoints in the engine's threads are not.
     """
 
-    def __init__(self, model: nn.Module, on_call: OnCall) -> None:
+    def __init__(
+        self, model: nn.Module, on_call: OnCall, on_return: Callable[[], None] | None = None
+    ) -> None:
         self.inside = False
         self.thread = _thread()
         self.elsewhere = 0
         self._model = model
         self._on_call = on_call
+        self._on_return = on_return
         self._hooks: list[Any] = []
         self._call: Callable[..., Any] | None = None
 
@@ -75,7 +79,7 @@ class CallWatch:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._on_call = _nothing
+        self._on_call, self._on_return = _nothing, None
         # Somebody may have compiled the module in place, or watch it too, since; then ours stays
         # below theirs, and does nothing.
         if self._call is not None and self._model.__dict__.get(_IMPL) is self._call:
@@ -109,6 +113,8 @@ class CallWatch:
                 return run(*args, **kwargs)
             finally:
                 self.inside = False
+                if self._on_return is not None:
+                    self._on_return()
 
         setattr(call, _COMPILED, compiled)
         return call
@@ -123,6 +129,8 @@ class CallWatch:
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if _thread() == self.thread:
             self.inside = False
+            if self._on_return is not None:
+                self._on_return()
 
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule
 
 _OURS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent)
+    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parent.parent)
 )
 _MODULE_CALL = "_call_impl"
 _CHECKPOINT = "torch/utils/checkpoint.py"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from mfu_torch.figures import ABOVE_PEAK, ESTIMATED, NOT_GIVEN, Figures, run_figures
 from mfu_torch.insight.breakdown_block import breakdown_block
 from mfu_torch.insight.device_block import device_block
+from mfu_torch.insight.parts_block import not_split, parts_block
 from mfu_torch.insight.text import field, plural, share_text, wrap
 from mfu_torch.records import CountEntry, FlopCount, Phase, Run
 from mfu_torch.units import bytes_, margin, percent, rounded_parts, scaled, seconds
@@ -49,6 +50,7 @@ def render_report(run: Run) -> str:
         _headline(run, now),
         device_block(run),
         _wall_table(run, now),
+        parts_block(run, now),
         breakdown_block(run),
         _flops_block(run),
         _peaks_block(run),
@@ -318,7 +320,7 @@ def not_known(run: Run, now: Figures) -> list[str]:
     for reason, figures in concerned.items():
         remedy = _remedy(reason, run)
         lines.append(f"{', '.join(figures)}: {reason}" + (f" -> {remedy}" if remedy else ""))
-    return lines
+    return [*lines, *not_split(run, now)]
 
 
 def _remedy(reason: str, run: Run) -> str:

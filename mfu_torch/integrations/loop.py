@@ -187,6 +187,12 @@ class FollowedLoop:
             self.meter.micro_batch(batch)
 
     @_never_raises
+    def forward_from_here(self) -> None:
+        """A forward begins; see :meth:`Meter.forward_from_here`."""
+        if self.meter is not None and self._step is not None:
+            self.meter.forward_from_here()
+
+    @_never_raises
     def end_step(self, *, failed: bool = False) -> None:
         """The optimizer has stepped; or, ``failed``, the step came to nothing.
 

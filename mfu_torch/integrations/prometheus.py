@@ -15,6 +15,8 @@ from typing import Any
 
 from mfu_torch.figures import Figures
 from mfu_torch.records import Entry, Header, PeakEntry, Telemetry
+from mfu_torch.step_parts import SplitSteps
+from mfu_torch.tags import part_shares
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -68,6 +70,7 @@ _DEVICE = {
 _OTHERS = (
     *("run_info", "peak_flops_per_second"),
     *("phase_ratio", "goodput_ratio", "device_throttle_ratio"),
+    *("step_part_ratio", "step_part_hfu_ratio", "host_lead_seconds"),
 )
 
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -216,6 +219,8 @@ class PrometheusSink(Collector):
             steps.add_metric(self._labels, now.step)
             yield steps
             yield from self._fields("", _FIGURES, now)
+            if now.split is not None:
+                yield from self._parts(now.split)
             text = "Share of the step time in a phase of the user's"
             yield from self._shares("phase_ratio", text, "phase", now.phases)
             text = "Share of the run's wall time so far; all of them sum to 1"
@@ -224,6 +229,15 @@ class PrometheusSink(Collector):
             yield from self._fields("device_", _DEVICE, seen)
             text = "Share of the samples in which something held the clock down"
             yield from self._shares("device_throttle_ratio", text, "reason", seen.throttle)
+
+    def _parts(self, split: SplitSteps) -> Iterator[Metric]:
+        text = "Share of the step time in a part of the step; all of them sum to 1"
+        yield from self._shares("step_part_ratio", text, "part", part_shares(split))
+        text = "Ideal time of a part's hardware FLOPs at the peak over its time"
+        yield from self._shares("step_part_hfu_ratio", text, "part", split.of_peak)
+        if split.lead_s is not None:
+            text = "Work queued on the GPU when the loop leaves a step, at least"
+            yield self._gauge("host_lead_seconds", text, (), {(): split.lead_s})
 
     def _fields(
         self, prefix: str, table: Mapping[str, tuple[str, str]], record: object

@@ -41,6 +41,7 @@ from mfu_torch.records.lines import (
     Telemetry,
     Window,
 )
+from mfu_torch.records.parts import StepParts
 
 __all__ = [
     "MODEL_PHASES",
@@ -67,6 +68,7 @@ __all__ = [
     "Record",
     "Run",
     "Step",
+    "StepParts",
     "Telemetry",
     "UnknownPeak",
     "Window",

@@ -9,6 +9,7 @@ import msgspec
 
 from mfu_torch.records.breakdown import BreakdownEntry
 from mfu_torch.records.facts import Attention, Device, FlopCount, Peak, Record
+from mfu_torch.records.parts import StepParts
 
 SCHEMA_VERSION = 1
 """Version of the run file. A reader refuses a file with a newer one."""
@@ -124,6 +125,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         tokens, samples: As given to ``Meter.step``.
         excluded: Why it is left out of steady-state figures; empty if it is not.
         phases: Seconds by name, from ``Meter.phase``.
+        parts: Forward, backward and so on; ``None`` where the step was not split.
     """
 
     index: int
@@ -135,6 +137,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     samples: int | None = None
     excluded: str = ""
     phases: dict[str, float] = {}
+    parts: StepParts | None = None
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):

@@ -23,6 +23,7 @@ from mfu_torch.figures import Figures
 from mfu_torch.integrations.prometheus import _DEVICE, _FIGURES, PrometheusSink
 from mfu_torch.records import End, Entry, PeakEntry, Step, Telemetry, Window
 from mfu_torch.run.recorder import Recorder
+from mfu_torch.step_parts import SplitSteps
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,6 +45,13 @@ EVERYTHING = Figures(
     data_wait_share=0.021,
     memory_bytes=61 * 10**9,
     phases={"all reduce": 0.1},
+    split=SplitSteps(
+        steps=2,
+        time_s=8.0,
+        parts_s={"forward": 2.0, "backward": 5.0, "optimizer": 0.0, "rest": 1.0},
+        of_peak={"forward": 0.5},
+        lead_s=0.03,
+    ),
     goodput={"model": 0.35, "other": 0.65},
 )
 
@@ -112,6 +120,11 @@ def test_every_known_figure_is_served_under_its_name(sink: PrometheusSink) -> No
         "mfu_torch_step_p95_seconds": 0.33,
         "mfu_torch_data_wait_ratio": 0.021,
         "mfu_torch_memory_allocated_max_bytes": 61e9,
+        "mfu_torch_step_part_ratio{'part': 'forward'}": 0.25,
+        "mfu_torch_step_part_ratio{'part': 'backward'}": 0.625,
+        "mfu_torch_step_part_ratio{'part': 'rest'}": 0.125,
+        "mfu_torch_step_part_hfu_ratio{'part': 'forward'}": 0.5,
+        "mfu_torch_host_lead_seconds": 0.03,
         "mfu_torch_phase_ratio{'phase': 'all reduce'}": 0.1,
         "mfu_torch_goodput_ratio{'share': 'model'}": 0.35,
         "mfu_torch_goodput_ratio{'share': 'other'}": 0.65,
@@ -339,6 +352,7 @@ def test_the_documentation_names_every_metric_and_no_other() -> None:
     fields |= {f"device_{name}" for name, _ in _DEVICE.values()}
     others = {"run_info", "peak_flops_per_second", "steps_total"}
     shares = {"phase_ratio", "goodput_ratio", "device_throttle_ratio"}
+    shares |= {"step_part_ratio", "step_part_hfu_ratio", "host_lead_seconds"}
     assert named - {"mfu", "hfu"} == fields | others | shares
 
 

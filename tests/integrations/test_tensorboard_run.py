@@ -135,6 +135,13 @@ def test_every_curve_has_the_values_worked_out_by_hand(tmp_path: Path) -> None:
         # The wait for a batch ends the step before: 0.25/1.5, (0.5 + 0.25)/3.0, none.
         "time/data_wait_share": near((2, 0.25 / 1.5), (4, 0.25), (5, 0.0)),
         "time/phase_forward_share": near((2, 0.25 / 1.5), (4, 0.5 / 3.0), (5, 0.25 / 3.0)),
+        # The clock stands still in forward and backward: 0.25 s of each step are before backward.
+        "time/loss_share": near((2, 0.25 / 1.5), (4, 0.5 / 3.0), (5, 0.25 / 3.0)),
+        # 1.25 - 0.25 s, 1.0 - 0.25 + 0.75 - 0.25 s, and 3.0 - 0.25 s
+        "time/rest_share": near((2, 1.0 / 1.5), (4, 1.25 / 3.0), (5, 2.75 / 3.0)),
+        "time/between_share": near((2, 0.0), (4, 0.5 / 3.0), (5, 0.0)),
+        # A third of the model FLOPs, 0.25 s at the peak, in the 0.25 s of forward and loss.
+        "mfu/hfu_forward": near((2, 1.0), (4, 1.0), (5, 1.0)),
     }
 
 
@@ -264,8 +271,11 @@ def test_without_a_peak_of_its_dtype_there_are_rates_and_times_but_no_share(
         "throughput/model_tflops_per_s_per_device",
         "throughput/samples_per_s",
         "throughput/tokens_per_s",
+        "time/between_share",
         "time/data_wait_share",
+        "time/loss_share",
         "time/phase_forward_share",
+        "time/rest_share",
         "time/step_s",
         "time/step_s_p95",
     ]

@@ -20,6 +20,7 @@ from mfu_torch.figures import Figures, run_figures
 from mfu_torch.integrations.tensorboard import TensorBoardSink
 from mfu_torch.integrations.tensorboard.layout import stacked
 from mfu_torch.records import End, Run, Telemetry, Window
+from mfu_torch.step_parts import SplitSteps
 
 # --- the layout ----------------------------------------------------------------------------------
 
@@ -45,6 +46,17 @@ def test_the_layout_grows_with_what_has_values(tmp_path: Path) -> None:
     put(TensorBoardSink(tmp_path), NOW, NOW, seen, late)
     first, second = layouts(tmp_path)
     assert list(second) == [*first, "tokens per second", "device ladder"]
+
+
+def test_the_parts_of_a_step_have_a_chart_and_so_have_their_hfus(tmp_path: Path) -> None:
+    wait = Figures(step=5, steps=5, time_s=5.0, data_wait_share=0.1)
+    parts_s = {"backward": 3.0, "rest": 1.0}
+    split = SplitSteps(steps=1, time_s=4.0, parts_s=parts_s, of_peak={"backward": 0.5})
+    parts = Figures(step=10, steps=5, time_s=5.0, split=split)
+    put(TensorBoardSink(tmp_path), wait, parts)
+    first, second = layouts(tmp_path)
+    assert list(first) == ["shares of the step time"]
+    assert list(second) == [*first, "parts of the step time", "HFU of the parts"]
 
 
 def test_a_chart_is_the_same_in_every_run(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from mfu_torch.insight.html.markup import Markup, element, escaped, joined, pair
 from mfu_torch.insight.html.numbers import numbers
 from mfu_torch.insight.html.provenance import provenance
 from mfu_torch.insight.html.waterfall import waterfall
+from mfu_torch.insight.parts_block import NAMES, parts_block
 from mfu_torch.insight.report import headline, not_known, render_report, title
 from mfu_torch.insight.text import share_text
 from mfu_torch.ladder import NO_TELEMETRY, ladder
 from mfu_torch.records import Run
 from mfu_torch.records.losses import NO_LOSS, label
+from mfu_torch.tags import part_shares
 from mfu_torch.units import rounded_parts, scaled, seconds
 
 BEGIN = (
@@ -53,6 +55,7 @@ def render_page(run: Run) -> str:
         _section("Curves", curves(run)),
         _section("What the device did", _device(run)),
         _section("Where the wall time went", waterfall(run, now)),
+        _section("Where the time of a step went", _parts(run, now)),
         _section("Where the time of traced steps went", _breakdown(run)),
         _section("FLOPs", flops(run)),
         _section("Where the numbers come from", provenance(run, now)),
@@ -127,6 +130,21 @@ def _device(run: Run) -> Markup:
         bars(rows) if rows else element("p", f"Not known: {NO_TELEMETRY}."),
         element("pre", words) if words else None,
     )
+
+
+def _parts(run: Run, now: Figures) -> Markup | None:
+    """Of the steps that were split: every part from where the one before it ends."""
+    words = "\n".join(parts_block(run, now))
+    if not words or now.split is None:
+        return None
+    shares = part_shares(now.split)
+    texts = rounded_parts([100 * share for share in shares.values()], 1)
+    rows, end = [], 0.0
+    for (name, share), text in zip(shares.items(), texts, strict=True):
+        start, end = end, end + share
+        kind = "lost" if name in ("data_wait", "rest", "between") else "b2"
+        rows.append(Bar(NAMES[name], f"{text} %", start, end, kind))
+    return joined(bars(rows), element("pre", words))
 
 
 def _breakdown(run: Run) -> Markup | None:

@@ -237,6 +237,8 @@ class Fit:
         def training_step(*args: Any, **kwargs: Any) -> Any:
             if self._announced:
                 self._loop.micro_batch((args[:1], kwargs))  # the batch, and not its number
+            elif self._trainer.lightning_module.automatic_optimization:
+                self._loop.forward_from_here()  # it runs inside the optimizer's closure
             output = train(*args, **kwargs)
             if self._trainer.lightning_module.automatic_optimization:
                 # Batches of this shape are counted with a backward. Lightning skips that of a loss

@@ -25,12 +25,19 @@ _LINES = {
     "model TFLOP/s per device": r"throughput/model_tflops_per_s_per_device$",
     "device ladder": r"(device/(gpu_util|cpu_util|sm_active|tensor_active)|mfu/(hfu|mfu))$",
     "shares of the step time": r"time/(phase_.*|data_wait)_share$",
+    "parts of the step time": (
+        r"time/(forward|loss|backward|optimizer|data_wait|rest|between)_share$"
+    ),
+    "HFU of the parts": r"mfu/hfu_(forward|backward|optimizer)$",
     "shares of the wall time": r"goodput/",
     "shares of the traced steps": r"breakdown/(?!dilation$)",
 }
 
 # What a chart is there for, where that is not everything on it.
-_NEEDED = {"device ladder": r"device/(gpu_util|cpu_util|sm_active|tensor_active)$"}
+_NEEDED = {
+    "device ladder": r"device/(gpu_util|cpu_util|sm_active|tensor_active)$",
+    "parts of the step time": r"time/(forward|backward|optimizer|rest|between)_share$",
+}
 
 STACKED = "shares of the wall time, stacked"
 _STACK = "goodput_stacked/"
