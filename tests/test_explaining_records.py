@@ -117,7 +117,7 @@ def test_the_console_says_where_there_is_no_loss() -> None:
     stream = io.StringIO()
     perfect = entry(steps=(7,), breakdown=breakdown({"matrix": 60}), untraced_s=None)
     ConsoleSink(stream).write(perfect)
-    assert stream.getvalue() == "      step 7: no loss was found\n"
+    assert stream.getvalue() == "      step 7: no loss stands out\n"
 
 
 def test_a_name_of_a_kernel_cannot_move_the_cursor() -> None:
@@ -150,6 +150,7 @@ def test_the_report_names_the_last_breakdown() -> None:
         f"                                  {HINT[49:]}",
         f"  tracing                         {slower}",
         "  all of it                       mfu-torch explain traces/run.steps-11-12.json.gz",
+        "                                  in the folder of the run file",
     ]
 
 

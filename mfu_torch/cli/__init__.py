@@ -42,10 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the interpreter does not complain when it flushes on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print(f"mfu-torch {args.command}: stopped by Ctrl-C", file=sys.stderr)
+        return bench.INTERRUPTED
     except (mfu_torch.MFUError, OSError) as problem:
-        print(f"mfu-torch {args.command}: {problem}", file=sys.stderr)
+        print(f"mfu-torch {args.command}: {_visible(problem)}", file=sys.stderr)
         return 1
     return code
+
+
+def _visible(problem: Exception) -> str:
+    """Its text, without what a terminal obeys: a file may be called so."""
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in str(problem))
 
 
 def _parser() -> argparse.ArgumentParser:

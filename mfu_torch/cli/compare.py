@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mfu_torch.cli.output import print_json
+from mfu_torch.cli.output import print_json, unnamed, wrong_usage
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     from mfu_torch.insight.plausible import plausible
     from mfu_torch.run.runfile import read_run
 
+    if unnamed(args.a, args.b):
+        return wrong_usage(args, "an empty name is given; expected that of a run")
     runs = [
         plausible(read_run(path), path) for path in (args.a, args.b)
     ]  # numpy can wait until both are there

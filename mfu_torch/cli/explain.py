@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mfu_torch.cli.output import print_json, wrong_usage
+from mfu_torch.cli.output import errors_in_one_line, print_json, unnamed, wrong_usage
 
 if TYPE_CHECKING:
     from mfu_torch.insight.breakdown.explain import Analysis
@@ -27,12 +27,13 @@ A trace is what torch.profiler writes; docs/explain.md shows how to record one, 
 of the answer means.
 
 Exit codes: 0 done; 1 a trace cannot be read, ranks are not of one job, or steps do not compare;
-2 wrong usage.
+2 wrong usage, or OUT exists; 130 Ctrl-C.
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``mfu-torch explain``."""
+    errors_in_one_line(parser)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add = parser.add_argument
@@ -47,8 +48,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--classes", metavar="TOML", help="classes of kernels by name: your own kernels")
     add("--diff", metavar="TRACE", nargs="+", help="compare: --diff BEFORE AFTER")
     add("--scrub", metavar="OUT", help="write a copy without metadata, paths and host names")
+    add("--force", action="store_true", help="with --scrub: write over a file that exists")
     add("--top", metavar="N", default="5", help="kernels of each large loss; default 5, 0: none")
-    add("--max-raw-bytes", metavar="N", help='most JSON that is read; default 4 GiB: "8 GB"')
+    add("--max-raw-bytes", metavar="N", help='most JSON that is read; default 2 GiB: "8 GB"')
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--csv", action="store_true", help="print the buckets as CSV")
     shape.add_argument("--md", action="store_true", help="print markdown")
@@ -74,11 +76,16 @@ def _run(args: argparse.Namespace) -> int:
     paths = [*args.traces, *(args.diff or ())]
     if not paths:
         raise _UsageError("no trace is given; expected a file that torch.profiler wrote")
+    if unnamed(*paths, args.scrub):
+        raise _UsageError("an empty name is given; expected that of a file or folder")
+    top = _read("--top", _whole, args.top)
     if args.scrub is not None:
         return _scrub(args)
+    if args.force:
+        raise _UsageError("--force is for --scrub OUT")
     options = _options(args)
     if args.diff is None:
-        return _explain(args, options)
+        return _explain(args, options, top)
     if len(paths) != 2:
         raise _UsageError(f"--diff compares 2 traces and {len(paths)} are given")
     return _diff(args, [_total(path, args, options) for path in paths])
@@ -132,6 +139,8 @@ def _known_device(name: str) -> None:
 def _pattern(text: str) -> str:
     import re
 
+    if not text:
+        raise ValueError("it is empty, and would be found in every annotation")
     try:
         re.compile(text)
     except re.error as problem:
@@ -146,10 +155,18 @@ def _whole(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    from mfu_torch.units import parse_bytes_per_s, parse_count
+    import re
 
-    plain = text.strip()
-    return int(parse_bytes_per_s(f"{plain}/s") if plain[-1:] in "bB" else parse_count(plain))
+    said = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]{1,2})?)\s*([kmgt]?)(i?)b?\s*", text, re.I)
+    if said is None:
+        raise ValueError(f'{text[:40]!r} is no number of bytes; expected e.g. "8 GB" or 8e9')
+    number, prefix, binary = said.groups()
+    if binary and not prefix:
+        raise ValueError(f'{text[:40]!r} is no number of bytes; expected e.g. "8 GiB"')
+    found = float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
+    if found < 1:
+        raise ValueError(f"{text[:40]!r} is less than a byte")
+    return int(found)
 
 
 # --- traces ----------------------------------------------------------------------------------
@@ -226,10 +243,9 @@ def _total(path: str, args: argparse.Namespace, options: dict[str, Any]) -> Brea
 # --- answers ---------------------------------------------------------------------------------
 
 
-def _explain(args: argparse.Namespace, options: dict[str, Any]) -> int:
+def _explain(args: argparse.Namespace, options: dict[str, Any], top: int) -> int:
     from mfu_torch.insight.breakdown.ranks import Job
 
-    top = _read("--top", _whole, args.top)
     found = _found(args.traces, args, options)
     if isinstance(found, Job):
         _print_job(args, found, top)
@@ -296,14 +312,33 @@ def _print(
     print((csv if args.csv else markdown if args.md else text)(), end="")
 
 
+_KEPT = "names of kernels, operators, calls, process groups and the device"
+_NOT_OF_SCRUB = ("csv", "md", "peak", "dtype", "device", "model_flops", "steps", "classes")
+
+
 def _scrub(args: argparse.Namespace) -> int:
+    from mfu_torch.insight.text import wrap
     from mfu_torch.insight.trace.scrub import scrub
+    from mfu_torch.records.losses import printable
 
     if args.diff is not None or len(args.traces) != 1:
         raise _UsageError("--scrub OUT cleans 1 trace; give one, without --diff")
-    out = scrub(args.traces[0], args.scrub, **_reading(args))
+    for name in _NOT_OF_SCRUB:
+        if getattr(args, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise _UsageError(f"--scrub OUT copies the whole trace; {flag} would change nothing")
+    trace, out = Path(args.traces[0]), Path(args.scrub)
+    if not out.absolute().parent.is_dir():
+        raise _UsageError(f"--scrub: there is no folder {out.parent}; make it first")
+    same = out.exists() and trace.exists() and out.samefile(trace)
+    if out.is_file() and not args.force and not same:
+        raise _UsageError(f"--scrub: {out} exists; give another name, or --force to write over it")
+    if out.exists() and not out.is_file():
+        raise _UsageError(f"--scrub: {args.scrub} is no file; give the name of a file to write")
+    scrub(trace, out, force=args.force, **_reading(args))
     if args.json:
-        print_json({"file": str(out)})
+        print_json({"file": str(out), "kept": _KEPT})
     else:
-        print(f"{out}: a clean copy of {Path(args.traces[0]).name}")
+        print(printable(f"{out}: a clean copy of {trace.name}"))
+        print("\n".join(wrap(f"Kept, so look at them if they are secret: {_KEPT}")))
     return 0

@@ -23,6 +23,11 @@ def errors_in_one_line(parser: argparse.ArgumentParser) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
+def unnamed(*names: str | None) -> bool:
+    """Whether one is empty, as that of a variable of the shell that is not set: it means ``.``."""
+    return any(name is not None and not name.strip() for name in names)
+
+
 def wrong_usage(args: argparse.Namespace, problem: str) -> int:
     """Say what is wrong with the arguments; the exit code for that."""
     print(f"mfu-torch {args.command}: {problem}", file=sys.stderr)

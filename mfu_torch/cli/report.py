@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mfu_torch.cli.output import print_json, wrong_usage
+from mfu_torch.cli.output import print_json, unnamed, wrong_usage
 
 if TYPE_CHECKING:
     from mfu_torch.records import Run
@@ -33,10 +33,13 @@ def run(args: argparse.Namespace) -> int:
     from mfu_torch.insight.plausible import plausible
     from mfu_torch.insight.report import render_report
     from mfu_torch.insight.summary import summary
+    from mfu_torch.records.losses import printable
     from mfu_torch.run.runfile import read_run
 
     if args.force and args.html is None:
         return wrong_usage(args, "--force is for --html FILE")
+    if unnamed(args.path, args.html):
+        return wrong_usage(args, "an empty name is given; expected that of a run or file")
     recorded = plausible(read_run(args.path), args.path)
     if args.html is not None:
         problem = _write(args, recorded)
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(summary(recorded))
     elif args.html is None:
-        print(render_report(recorded), end="")
+        print("\n".join(map(printable, render_report(recorded).split("\n"))), end="")
     else:
         print(f"{args.html} written")
     return 0

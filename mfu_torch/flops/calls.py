@@ -98,17 +98,14 @@ class CallWatch:
         model = self._model
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            run = compiled or model._call_impl
             if _is_compiling():
-                return run(*args, **kwargs)
+                return (compiled or model._call_impl)(*args, **kwargs)
+            run = compiled or _called_module(model)._call_impl
             if _thread() != self.thread:
                 self.elsewhere += _graph_task() == -1
-                # DataParallel runs replicas, which share the attributes of the module: this is
-                # then called for a module that is not ours. Its caller knows which.
-                replica = sys._getframe(1).f_locals.get("self", model)
-                return (compiled or replica._call_impl)(*args, **kwargs)
-            self.inside = True
+                return run(*args, **kwargs)
             try:
+                self.inside = True
                 self._on_call(model, args, kwargs)
                 return run(*args, **kwargs)
             finally:
@@ -131,6 +128,19 @@ class CallWatch:
             self.inside = False
             if self._on_return is not None:
                 self._on_return()
+
+
+def _called_module(model: nn.Module) -> nn.Module:
+    """The module that is called, where that may be a replica of ``model``.
+
+    DataParallel's replicas share the attributes of the module, the watches included. The caller of
+    the watch, or of the outermost of several, knows which of them it calls.
+    """
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    found = frame.f_locals.get("self")
+    return found if isinstance(found, nn.Module) else model
 
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:

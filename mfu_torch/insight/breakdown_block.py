@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mfu_torch.insight.breakdown_words import fix_first
 from mfu_torch.insight.text import field, plural, wrap
-from mfu_torch.records import Run
-from mfu_torch.records.losses import dilation_text, label, losses, printable, steps_text
-from mfu_torch.units import rounded_parts
+from mfu_torch.peak.table import peak_for
+from mfu_torch.records import Device, Run, UnknownPeak
+from mfu_torch.records.breakdown import Breakdown
+from mfu_torch.records.losses import dilation_text, first_loss, label, printable, steps_text
+from mfu_torch.units import rounded_parts, scaled
 
 _ROWS = 5
 """Parts that are named; the whole table is what ``mfu-torch explain`` prints."""
@@ -31,11 +34,32 @@ def breakdown_block(run: Run) -> Iterator[str]:
     if parts[_ROWS:]:
         share = f"{100 * rest / found.wall_ns:.1f}"
         yield field(f"  {plural(len(parts) - _ROWS, 'smaller part')}", f"{share:>5} %", _WIDTH)
-    for worst in losses(found)[:1]:
+    worst = first_loss(found)
+    if worst is not None:
         hint = f": {printable(worst.hint)}" if worst.hint else ""
         yield field("  fix first", f"{label(worst.name)}{hint}", _WIDTH)
+    else:
+        yield field("  fix first", fix_first(found).removeprefix("Fix first: "), _WIDTH)
     yield field("  tracing", dilation_text(entry), _WIDTH)
     if entry.trace:
-        yield field("  all of it", f"mfu-torch explain {entry.trace}", _WIDTH)
+        command = f"mfu-torch explain {entry.trace}{_peak(found)}"
+        yield field("  all of it", command, _WIDTH)
+        yield field("", "in the folder of the run file", _WIDTH)
     for warning in found.warnings:
         yield from wrap(f"WARNING: {printable(warning)}", "  ", "    ")
+
+
+def _peak(found: Breakdown) -> str:
+    """The peak of the run, as options, where ``explain`` would not find it by the device's name."""
+    peak = found.peak
+    if peak is None:
+        return ""
+    try:
+        known = peak_for(Device(name=found.device or "", kind=""), peak.dtype)
+    except UnknownPeak:
+        known = None
+    if known is not None and known.flops_per_s == peak.flops_per_s:
+        return ""
+    number, unit = scaled(peak.flops_per_s, "FLOP/s", 6).split()
+    number = number.rstrip("0").rstrip(".") if "." in number else number
+    return f' --peak "{number} {unit}" --dtype {peak.dtype}'

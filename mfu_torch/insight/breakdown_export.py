@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mfu_torch.insight.breakdown.printed import hint_beside
 from mfu_torch.insight.breakdown_table import coverage_text, in_order, mfu_text, parts_text
 from mfu_torch.insight.breakdown_words import (
     EDGES,
@@ -21,7 +22,7 @@ from mfu_torch.insight.breakdown_words import (
 )
 from mfu_torch.insight.text import plural
 from mfu_torch.records.breakdown import Breakdown
-from mfu_torch.records.losses import label, losses, printable
+from mfu_torch.records.losses import first_loss, label, printable
 
 if TYPE_CHECKING:
     from mfu_torch.insight.breakdown.roofline import Roofline
@@ -49,7 +50,8 @@ def markdown(found: Breakdown, *, top: int = 5) -> str:
     ]
     buckets = in_order(found)
     for one, (ms, share) in zip(buckets, parts_text(found, buckets), strict=True):
-        lines.append(f"| {cell(label(one.name))} | {ms} | {share} % | {cell(one.hint)} |")
+        hint = cell(hint_beside(found, one.name, one.hint))
+        lines.append(f"| {cell(label(one.name))} | {ms} | {share} % | {hint} |")
     lines.append(f"| **SUM** | {_sum_ms(found)} | 100.00 % | wall time, {found.wall_ns:,} ns |")
     lines += _kernels(found, top)
     lines += ["", cell(mfu_text(found)), "", cell(coverage_text(found))]
@@ -123,11 +125,11 @@ def summary(
         bucket["ms_per_step"] = ms_per_step(bucket["time_ns"], found)
         bucket["share"] = bucket["time_ns"] / found.wall_ns if found.wall_ns else None
         bucket["top"] = bucket["top"][:top]
-    worst = losses(found)[:1]
+    worst = first_loss(found)
     mfu = mfu_of(found)
     plain["ms_per_step"] = ms_per_step(found.wall_ns, found)
     plain["mfu"] = mfu
     plain["hfu"] = None if mfu is None else mfu + share_of(found, "matrix/recompute")
-    plain["fix_first"] = {"bucket": worst[0].name if worst else None, "text": fix_first(found)}
+    plain["fix_first"] = {"bucket": worst.name if worst else None, "text": fix_first(found)}
     plain["roofline"] = None if roofline is None else msgspec.to_builtins(roofline)
     return plain

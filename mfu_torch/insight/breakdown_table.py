@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from mfu_torch.insight.breakdown.printed import hint_beside, printed_shares, short_share
 from mfu_torch.insight.breakdown_words import (
     EDGES,
     fix_first,
@@ -18,7 +19,7 @@ from mfu_torch.insight.breakdown_words import (
 )
 from mfu_torch.insight.text import COLUMNS, plural, wrap
 from mfu_torch.records.breakdown import BUCKETS, Breakdown, Bucket, Kernel
-from mfu_torch.records.losses import label, losses, printable
+from mfu_torch.records.losses import first_loss, label, printable
 from mfu_torch.units import margin, percent, rounded_parts, scaled
 
 _LABEL, _MS, _SHARE = 30, 12, 11
@@ -94,8 +95,8 @@ def parts_text(found: Breakdown, buckets: Sequence[Bucket]) -> list[tuple[str, s
     """``("65.61", "33.60")`` for each: ms per step and percent, which add up as printed."""
     decimals = decimals_of(ms_per_step(found.wall_ns, found))
     times = rounded_parts([ms_per_step(one.time_ns, found) for one in buckets], decimals)
-    shares = rounded_parts([100 * one.time_ns / max(1, found.wall_ns) for one in buckets], 2)
-    return list(zip(times, shares, strict=True))
+    shares = printed_shares(found, 2)
+    return [(ms, shares[one.name]) for ms, one in zip(times, buckets, strict=True)]
 
 
 def waterfall(found: Breakdown) -> Iterator[str]:
@@ -107,7 +108,7 @@ def waterfall(found: Breakdown) -> Iterator[str]:
     yield _row("Where the time goes", "ms" if is_one else "ms per step", "share", "")
     name = "  whole trace" if is_one else "  step time"
     yield _row(name, whole, "100.00 %", "#" * _BAR)
-    worst = next(iter(losses(found)), None)
+    worst = first_loss(found)
     passed = found.wall_ns
     for one, (ms, share) in zip(buckets, parts_text(found, buckets), strict=True):
         passed -= one.time_ns
@@ -118,7 +119,7 @@ def waterfall(found: Breakdown) -> Iterator[str]:
         if one is worst and one.hint:
             yield "      see above"
         elif one.hint:
-            yield from wrap(printable(one.hint), "      ", "      ")
+            yield from wrap(printable(hint_beside(found, one.name, one.hint)), "      ", "      ")
     yield _sum(found, whole)
 
 
@@ -202,7 +203,7 @@ def mfu_text(found: Breakdown) -> str:
     peak, mfu = found.peak, mfu_of(found) or 0.0
     recompute = share_of(found, "matrix/recompute")
     at_least = " or more" if share_of(found, "matrix/unknown_flops") > 0 else ""
-    text = f"MFU {percent(mfu)}{at_least}"
+    text = f"MFU {short_share(found, 'matrix/model_flops')}{at_least}"
     text += f", HFU {percent(mfu + recompute)}{at_least}" if recompute else ""
     if found.model_flops is not None:
         per_step = found.model_flops / steps_of(found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
+from mfu_torch.insight.breakdown.printed import hint_beside, says_share, short_share
+from mfu_torch.insight.breakdown.totals import PEAKS_DIFFER
 from mfu_torch.records.breakdown import Breakdown, Bucket, Kernel
-from mfu_torch.records.losses import label, losses, printable
-from mfu_torch.units import percent
+from mfu_torch.records.losses import LARGE, first_loss, label, losses, printable, undivided
 
 EDGES: dict[str, str] = {
     "gpu": "a step begins with its first work on the GPU",
@@ -14,8 +13,7 @@ EDGES: dict[str, str] = {
     "trace": "no steps are marked: the whole trace is one",
 }
 
-_LARGE = 0.01
-_SHARE = re.compile(r"[\d.]+ % of the time")
+_UNKNOWN = "matrix kernels, and how much of that is lost"
 
 
 def steps_of(found: Breakdown) -> int:
@@ -48,28 +46,55 @@ def mfu_of(found: Breakdown) -> float | None:
 
 def large_losses(found: Breakdown) -> list[Bucket]:
     """The three largest, those of at least 1 % of the time: whose kernels are worth a line."""
-    return [one for one in losses(found)[:3] if one.time_ns >= _LARGE * found.wall_ns]
+    return [one for one in losses(found)[:3] if one.time_ns >= LARGE * found.wall_ns]
 
 
 def fix_first(found: Breakdown) -> str:
     """One sentence: the largest loss, how large it is, and what to try."""
-    lost = losses(found)
-    if not lost or not found.wall_ns:
-        return (
-            "Fix first: no loss was found; what the steps do beside matrix kernels takes no time."
-        )
-    worst = lost[0]
-    text, hint = f"Fix first: {label(worst.name)}", printable(worst.hint)
-    if not _SHARE.match(hint):
-        text += f", {percent(worst.time_ns / found.wall_ns)} of the time"
+    worst, unknown = first_loss(found), _undivided(found)
+    if worst is None:
+        return _no_first(found, unknown)
+    text = f"Fix first: {label(worst.name)}"
+    hint = printable(hint_beside(found, worst.name, worst.hint))
+    if not says_share(hint):
+        text += f", {short_share(found, worst.name)} of the time"
     if hint and not hint.endswith("."):
         hint += "."
-    return f"{text}. {hint} {_but(found, worst.time_ns)}".replace("  ", " ").rstrip()
+    but = ""
+    if unknown is not None and unknown[0].time_ns > worst.time_ns:
+        but = f"But {short_share(found, unknown[0].name)} are {_UNKNOWN} {unknown[1]}."
+    return f"{text}. {hint} {but}".replace("  ", " ").rstrip()
+
+
+def _no_first(found: Breakdown, unknown: tuple[Bucket, str] | None) -> str:
+    worst = next(iter(losses(found)), None)
+    largest = ""
+    if worst is not None:
+        largest = f"{label(worst.name)}, {short_share(found, worst.name)} of the time"
+    if unknown is not None:
+        share = short_share(found, unknown[0].name)
+        text = f"Fix first: not known. {share} of the time is in {_UNKNOWN} {unknown[1]}."
+        return f"{text} Of the rest most is {largest}." if largest else text
+    if largest:
+        return f"Fix first: nothing; the largest loss is {largest}."
+    return "Fix first: no loss was found; what the steps do beside matrix kernels takes no time."
+
+
+def _undivided(found: Breakdown) -> tuple[Bucket, str] | None:
+    """Matrix time that may be lost, as nobody can say how much of it is; and why not."""
+    one = undivided(found)
+    if one is None:
+        return None
+    if one.name == "matrix":
+        return one, f"is not known without {lacking(found)}"
+    return one, "is not known, for their FLOPs are not"
 
 
 def lacking(found: Breakdown) -> str:
     """What an MFU lacks, where it is not known."""
     seen = found.coverage
+    if PEAKS_DIFFER in found.warnings:
+        return "one peak: those of the ranks differ (explain a rank alone, or give --peak)"
     if seen.matrix_ns and not seen.matrix_known_ns:
         if found.model_flops is None:
             return "shapes (record_shapes=True), or --model-flops"
@@ -77,20 +102,6 @@ def lacking(found: Breakdown) -> str:
     if 2 * seen.matrix_known_ns < seen.matrix_ns:
         return "a peak (--peak, or --device), and FLOPs (--model-flops)"
     return "a peak (--peak, or --device)"
-
-
-def _but(found: Breakdown, worst_ns: int) -> str:
-    """What may be a larger loss than the largest that is known."""
-    undivided = {
-        "matrix": f"is not known without {lacking(found)}",
-        "matrix/unknown_flops": "is not known, for their FLOPs are not",
-    }
-    for name, why in undivided.items():
-        one = bucket_of(found, name)
-        if one is not None and one.time_ns > worst_ns:
-            share = percent(one.time_ns / found.wall_ns)
-            return f"But {share} are matrix kernels, and how much of that is lost {why}."
-    return ""
 
 
 def kernel_name(kernel: Kernel, columns: int) -> str:

@@ -6,18 +6,21 @@ import csv
 import io
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from mfu_torch.insight.breakdown.diff import Change, Diff, step_sentence
+from mfu_torch.insight.breakdown.printed import short_share, shortened
 from mfu_torch.insight.breakdown_export import markdown_cell
 from mfu_torch.insight.breakdown_table import decimals_of
 from mfu_torch.insight.breakdown_words import mfu_of, steps_of
 from mfu_torch.insight.text import COLUMNS, plural, wrap
 from mfu_torch.records.losses import label, printable
-from mfu_torch.units import percent, rounded_parts
+from mfu_torch.units import rounded_parts
 
 _WIDTHS = (28, 11, 10, 11, 10, 11)
 _BAR = COLUMNS - sum(_WIDTHS) - 2
+_LITTLE = Fraction(1, 100)
 
 
 class Row(NamedTuple):
@@ -65,25 +68,44 @@ def _signed(value: Decimal) -> str:
 
 
 def sentence(found: Diff) -> str:
-    """What changed most, in two sentences."""
-    moved = found.largest()
-    text = step_sentence(found)
+    """What changed most, and whether it is more than chance."""
+    moved, text = found.largest(), step_sentence(found)
     if not moved:
         return f"{text} No bucket changed."
-    text += f" What changed most: {_moved(found, moved[0])}."
-    first = found.change_ns(moved[0])
-    against = [one for one in moved[1:] if (found.change_ns(one) > 0) != (first > 0)]
-    if against:
+    chance = found.may_be_chance() if found.step_change_ns else False
+    if chance:
+        text += " Steps of one trace differ by as much: this may be chance."
+    named = [one for one in moved if not chance or found.may_be_chance(one) is False]
+    if not named or (chance and _is_little(found, named[0])):
+        text += " No part of it changed by 1 % of the step beyond chance; the largest change: "
+        return f"{text}{_moved(found, moved[0])}."
+    text += f" What changed most{' beyond chance' * bool(chance)}: {_moved(found, named[0])}."
+    first = found.change_ns(named[0])
+    against = [one for one in named[1:] if (found.change_ns(one) > 0) != (first > 0)]
+    if against and not _is_little(found, against[0]):
         text += f" The other way: {_moved(found, against[0])}."
+    if chance is None:
+        text += " With one step in each, whether that is chance is not known."
     return text
+
+
+def _is_little(found: Diff, one: Change) -> bool:
+    """Less than 1 % of the longer step."""
+    longer = max(found.step_before_ns, found.step_after_ns)
+    return abs(found.change_ns(one)) < _LITTLE * longer
 
 
 def _moved(found: Diff, one: Change) -> str:
     old, new = found.before_ns(one), found.after_ns(one)
-    shares = (percent(float(old / found.step_before_ns)), percent(float(new / found.step_after_ns)))
-    printed = next(row.change_ms for row in rows(found)[0] if row.name == one.name)
-    change = f"{Decimal(printed).normalize():+f} ms per step"
-    return f"{label(one.name)}, {change} ({shares[0]} of the step, then {shares[1]})"
+    row = next(row for row in rows(found)[0] if row.name == one.name)
+    shares = (
+        shortened(row.before_share, float(old / found.step_before_ns)),
+        shortened(row.after_share, float(new / found.step_after_ns)),
+    )
+    change = f"{Decimal(row.change_ms).normalize():+f} ms per step"
+    text = f"{shares[0]} of the step, then {shares[1]}"
+    alone = found.may_be_chance(one) and not (found.step_change_ns and found.may_be_chance())
+    return f"{label(one.name)}, {change} ({text}{'; this may be chance' * bool(alone)})"
 
 
 def render(found: Diff) -> str:
@@ -142,7 +164,8 @@ def _bar(change: Decimal, most: Decimal) -> str:
 def _mfu(found: Diff) -> Iterator[str]:
     old, new = mfu_of(found.before), mfu_of(found.after)
     if old is not None and new is not None:
-        yield f"MFU {percent(old)}, then {percent(new)}"
+        mfu = (short_share(one, "matrix/model_flops") for one in (found.before, found.after))
+        yield f"MFU {', then '.join(mfu)}"
 
 
 def markdown(found: Diff) -> str:
@@ -181,6 +204,7 @@ def summary(found: Diff) -> dict[str, Any]:
         "units_per_ns": units,
         "step_change_units": int(found.step_change_ns * units),
         "step_change_ms": float(found.step_change_ns) / 1e6,
+        "may_be_chance": found.may_be_chance(),
         "mfu": [mfu_of(found.before), mfu_of(found.after)],
         "changes": [
             {
@@ -189,6 +213,7 @@ def summary(found: Diff) -> dict[str, Any]:
                 "after_ns": one.after_ns,
                 "change_units": int(found.change_ns(one) * units),
                 "change_ms_per_step": float(found.change_ns(one)) / 1e6,
+                "may_be_chance": found.may_be_chance(one),
             }
             for one in found.changes
         ],

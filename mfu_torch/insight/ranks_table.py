@@ -9,17 +9,18 @@ from typing import Any
 
 import msgspec
 
-from mfu_torch.insight import breakdown_export, breakdown_table
-from mfu_torch.insight.breakdown.ranks import Exchange, Job
+from mfu_torch.insight import breakdown_export, breakdown_table, roofline_table
+from mfu_torch.insight.breakdown.printed import printed_shares
+from mfu_torch.insight.breakdown.ranks import Exchange, Job, RankWait
 from mfu_torch.insight.breakdown_table import decimals_of
-from mfu_torch.insight.breakdown_words import bucket_of, fix_first, ms_per_step, share_of, steps_of
-from mfu_torch.insight.text import COLUMNS, wrap
+from mfu_torch.insight.breakdown_words import bucket_of, ms_per_step, steps_of
+from mfu_torch.insight.ranks_words import bubbles, first, whose
+from mfu_torch.insight.text import COLUMNS, plural, wrap
 from mfu_torch.records.breakdown import Breakdown
 from mfu_torch.records.losses import label, losses, printable
 from mfu_torch.units import percent, rounded_parts
 
-_MOST = 16  # ranks with a line of their own
-_COMMUNICATION = "exposed_communication"
+_MOST = 12  # ranks with a line of their own
 
 
 def render(job: Job, *, top: int = 5) -> str:
@@ -31,6 +32,7 @@ def render(job: Job, *, top: int = 5) -> str:
         _exchanges(job),
         _ranks(job),
         breakdown_table.top_kernels(total, top),
+        roofline_table.job_lines(job.roofline, total, top),
         breakdown_table.facts(total),
         breakdown_table.said("WARNING", total.warnings),
         breakdown_table.said(
@@ -46,60 +48,9 @@ def _named(job: Job) -> Breakdown:
     return msgspec.structs.replace(job.total, file=f"{len(job.ranks)}{of} ranks ({ranks})")
 
 
-def first(job: Job) -> str:
-    """What to fix first; for communication, whether it is the transfer or a rank that is late."""
-    total = job.total
-    worst = next(iter(losses(total)), None)
-    if worst is None or worst.name != _COMMUNICATION or not whose(job):
-        return fix_first(total)
-    share = percent(worst.time_ns / total.wall_ns)
-    hint = printable(worst.hint)
-    return f"Fix first: {label(worst.name)}, {share} of the time. {whose(job)} {hint}".rstrip()
-
-
-def whose(job: Job) -> str:
-    """Transfer or waiting, and for whom."""
-    exposed, waiting = _sums(job.exchanges)
-    if not exposed or not any(one.matched for one in job.exchanges):
-        return ""
-    text = f"{percent(waiting / exposed)} of exposed communication is waiting for other ranks."
-    if job.culprit is not None:
-        return f"{text} They wait for rank {job.culprit}, which itself waits least{_more(job)}."
-    if waiting and job.world_size == len(job.ranks):
-        text += " No single rank is late: they wait for each other in turn."
-    elif waiting:
-        text += " None of the given ranks is late by itself."
-    return text
-
-
-def _more(job: Job) -> str:
-    """In what the late rank takes longer than the mean of the others."""
-    (late,) = (one for one in job.ranks if one.rank == job.culprit)
-    others = [one for one in job.ranks if one is not late]
-
-    def excess(name: str) -> float:
-        mean = sum(_ms(one, name) for one in others) / len(others)
-        return _ms(late, name) - mean
-
-    names = [one.name for one in late.buckets if one.name != _COMMUNICATION]
-    most = max(names, key=excess, default=None)
-    if most is None or excess(most) <= 0:
-        return ""
-    return f": it takes {excess(most):.3g} ms per step more than the others in {label(most)}"
-
-
-def _ms(one: Breakdown, name: str) -> float:
-    mine = bucket_of(one, name)
-    return ms_per_step(mine.time_ns, one) if mine is not None else 0.0
-
-
-def _sums(exchanges: Sequence[Exchange]) -> tuple[int, int]:
-    return sum(one.exposed_ns for one in exchanges), sum(one.waiting_ns for one in exchanges)
-
-
 # --- communication ---------------------------------------------------------------------------
 
-_WIDTHS = (16, 24, 12, 12, 12, 12, 12)
+_WIDTHS = (30, 15, 11, 11, 11, 11, 11)
 
 
 def _exchanges(job: Job) -> Iterator[str]:
@@ -115,18 +66,17 @@ def _exchanges(job: Job) -> Iterator[str]:
         times = rounded_parts([ms_per_step(ns, total) for ns in parts], decimals)
         whole = f"{ms_per_step(one.exposed_ns, total):.{decimals}f}"
         matched = percent(one.matched / max(1, one.calls))
-        yield _line((f"  {_cut(one.group, 13)}", _cut(one.collective, 22), whole, *times, matched))
+        yield _line((f"  {_group(one)}", _cut(one.collective, 14), whole, *times, matched))
     if told := whose(job):
         yield from wrap(told, "  ", "  ")
-    if job.bubble_ns is not None:
-        ms = f"{ms_per_step(job.bubble_ns, total):.{decimals}f} ms per step of a rank"
-        share = percent(job.bubble_ns / max(1, total.wall_ns))
-        yield from wrap(
-            f"Pipeline bubble: {ms} ({share}), the time in a send or receive beyond its transfer, "
-            "and the idle time that one ended.",
-            "  ",
-            "  ",
-        )
+    for sentence in bubbles(job, decimals):
+        yield from wrap(sentence, "  ", "  ")
+
+
+def _group(one: Exchange) -> str:
+    """``DATA_PARALLEL (8x)``: eight groups that the program calls DATA_PARALLEL_GROUP."""
+    several = f" ({one.groups}x)" if one.groups > 1 else ""
+    return _cut(one.group.replace("_GROUP", ""), _WIDTHS[0] - 3 - len(several)) + several
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -146,23 +96,53 @@ def _cut(text: str, columns: int) -> str:
 
 
 def _ranks(job: Job) -> Iterator[str]:
+    """All of them by their number; of many, those that wait least and those that wait most."""
+    waits = {one.rank: one for one in job.waits}
     yield "Ranks (ms per step)"
     yield _rank_line("rank", "step", "communication", "waiting", "idle", "largest loss")
-    waits = {one.rank: one for one in job.waits}
-    shown = sorted(job.ranks, key=lambda one: waits[one.rank or 0].waited_ns)[:_MOST]
-    for one in sorted(shown, key=lambda one: one.rank or 0):
-        mean = ms_per_step(one.wall_ns, one)
-        waited = ms_per_step(waits[one.rank or 0].waited_ns, one)
-        idle = sum(b.time_ns for b in one.buckets if b.name.startswith("idle/"))
-        worst = next(iter(losses(one)), None)
-        text = f"{label(worst.name)} {percent(share_of(one, worst.name))}" if worst else "-"
-        decimals = decimals_of(mean)
-        cells = (mean, ms_per_step(one.communication_ns, one), waited, ms_per_step(idle, one))
-        mark = "  <- late" if one.rank == job.culprit else ""
-        text = _cut(text, COLUMNS - 56 - len(mark)) + mark
-        yield _rank_line(str(one.rank), *(f"{x:.{decimals}f}" for x in cells), text)
-    if len(job.ranks) > _MOST:
-        yield f"  ... and {len(job.ranks) - _MOST} ranks that wait longer; --json has all"
+    if len(job.ranks) <= _MOST:
+        yield from (_rank(job, one, waits) for one in job.ranks)
+        return
+    order, left_out = _by_lateness(job, waits), len(job.ranks) - _MOST
+    half = _MOST // 2
+    yield from (_rank(job, one, waits) for one in order[:half])
+    by = "wait" if _has_waits(job) else "take"
+    ends = ("least", "most") if by == "wait" else ("longest", "shortest")
+    between = f"{plural(left_out, 'rank')} between those that {by} {ends[0]} and {ends[1]}"
+    yield f"     ...  {between}: --json has all"
+    yield from (_rank(job, one, waits) for one in order[-half:])
+
+
+def _by_lateness(job: Job, waits: dict[int, RankWait]) -> list[Breakdown]:
+    """The slowest first: late ranks, then those that wait least; else those whose steps last."""
+    late = {rank for one in job.late for rank in one.ranks}
+    has_waits = _has_waits(job)
+
+    def key(one: Breakdown) -> tuple[bool, float, float]:
+        waited = ms_per_step(waits[one.rank or 0].waited_ns, one) if has_waits else 0.0
+        return one.rank not in late, waited, -ms_per_step(one.wall_ns, one)
+
+    return sorted(job.ranks, key=key)
+
+
+def _has_waits(job: Job) -> bool:
+    return any(one.waited_ns for one in job.waits)
+
+
+def _rank(job: Job, one: Breakdown, waits: dict[int, RankWait]) -> str:
+    mean, wait = ms_per_step(one.wall_ns, one), waits[one.rank or 0]
+    idle = sum(b.time_ns for b in one.buckets if b.name.startswith("idle/"))
+    worst = next(iter(losses(one)), None)
+    share = printed_shares(one, 1).get(worst.name) if worst else None
+    text = f"{label(worst.name)} {share} %" if worst else "-"
+    decimals = decimals_of(mean)
+    times = (one.wall_ns, one.communication_ns, wait.waited_ns, idle)
+    cells = [f"{ms_per_step(ns, one):.{decimals}f}" for ns in times]
+    if not wait.matched:
+        cells[2] = "-"
+    mark = "  <- late" if any(one.rank in late.ranks for late in job.late) else ""
+    text = _cut(text, COLUMNS - 56 - len(mark)) + mark
+    return _rank_line(str(one.rank), *cells, text)
 
 
 def _rank_line(*cells: str) -> str:
@@ -185,8 +165,9 @@ def markdown(job: Job, *, top: int = 5) -> str:
     for one in job.exchanges:
         parts = (one.exposed_ns, one.transfer_ns, one.waiting_ns, one.unsplit_ns)
         times = " | ".join(f"{ms_per_step(ns, total):.4g}" for ns in parts)
-        lines.append(f"| {cell(one.group)} | {cell(one.collective)} | {times} |")
-    lines += ["", cell(whose(job))] if whose(job) else []
+        lines.append(f"| {cell(_group(one))} | {cell(one.collective)} | {times} |")
+    told = [one for one in (whose(job), *bubbles(job, 3)) if one]
+    lines += [line for one in told for line in ("", cell(one))]
     lines += [f"\nNote: {cell(one)}" for one in job.notes]
     return "\n".join(lines) + "\n"
 
@@ -208,13 +189,22 @@ def csv_text(job: Job) -> str:
 def summary(job: Job, *, top: int | None = None) -> dict[str, Any]:
     """The record and what is computed from it, for programs."""
     return {
-        "total": breakdown_export.summary(job.total, top=top),
-        "ranks": [breakdown_export.summary(one, top=top) for one in job.ranks],
+        "total": breakdown_export.summary(job.total, top=top, roofline=job.roofline.total),
+        "ranks": [_without_roofline(one, top) for one in job.ranks],
         "world_size": job.world_size,
         "exchanges": msgspec.to_builtins(job.exchanges),
         "waits": msgspec.to_builtins(job.waits),
         "culprit": job.culprit,
+        "late": msgspec.to_builtins(job.late),
         "bubble_ns": job.bubble_ns,
+        "pipelines": msgspec.to_builtins(job.pipelines),
+        "roofs": msgspec.to_builtins(job.roofline.devices),
         "fix_first": first(job),
         "notes": job.notes,
     }
+
+
+def _without_roofline(one: Breakdown, top: int | None) -> dict[str, Any]:
+    plain = breakdown_export.summary(one, top=top)
+    del plain["roofline"]  # it is that of all ranks: "total" has it
+    return plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mfu_torch.insight.breakdown.job_roofline import DeviceRoofs, JobRoofline
 from mfu_torch.insight.breakdown.roofline import Roof, Roofline
 from mfu_torch.insight.breakdown_table import decimals_of
 from mfu_torch.insight.breakdown_words import ms_per_step
@@ -14,6 +15,7 @@ from mfu_torch.units import percent, scaled, significant
 
 _BOUND = {"compute": "FLOPs", "memory": "memory", "neither": "neither", "unknown": "not known"}
 _WIDTHS = (26, 12, 12, 10, 10)
+_DEVICES, _RANKS = 4, 6  # named
 _SHAPES = COLUMNS - 2 - sum(_WIDTHS) - 2
 
 
@@ -25,12 +27,41 @@ def lines(found: Roofline, breakdown: Breakdown, top: int) -> Iterator[str]:
         breakdown: Of the same steps.
         top: How many ops.
     """
+    yield from _lines(found, breakdown, top, _roofs(found.peak_flops_per_s, found.bytes_per_s))
+
+
+def job_lines(found: JobRoofline, breakdown: Breakdown, top: int) -> Iterator[str]:
+    """As :func:`lines`, of the sum over ranks.
+
+    Args:
+        found: The rooflines of the ranks.
+        breakdown: Their sum.
+        top: How many ops.
+    """
+    if len(found.devices) == 1:
+        yield from lines(found.total, breakdown, top)
+        return
+    devices = "; ".join(map(_device, found.devices[:_DEVICES]))
+    more = len(found.devices) - _DEVICES
+    devices += f"; and {more} more" if more > 0 else ""
+    head = f"the roofs of the ranks differ, and each op stands against those of its own: {devices}"
+    yield from _lines(found.total, breakdown, top, head)
+
+
+def _device(one: DeviceRoofs) -> str:
+    name = printable(one.device) if one.device else "no name"
+    ranks = ", ".join(map(str, one.ranks[:_RANKS])) + ", ..." * (len(one.ranks) > _RANKS)
+    noun = "rank" if len(one.ranks) == 1 else "ranks"
+    return f"{name} ({noun} {ranks}), {_roofs(one.peak_flops_per_s, one.bytes_per_s, one.dtype)}"
+
+
+def _lines(found: Roofline, breakdown: Breakdown, top: int, head: str) -> Iterator[str]:
     known = found.compute_ns + found.memory_ns + found.neither_ns
     if not known:
         why = f": {'; '.join(found.notes)}" if found.notes else ""
         yield from wrap(f"Roofline: of no kernel are both its work and the roofs known{why}")
         return
-    yield from wrap(f"Roofline: {_roofs(found)}")
+    yield from wrap(f"Roofline: {head}")
     yield from wrap(f"  {_times(found, breakdown)}", rest="  ")
     shown = sorted((one for one in found.roofs if one.least_ns is not None), key=_lost)[:top]
     if shown:
@@ -47,14 +78,14 @@ def _lost(one: Roof) -> int:
     return (one.least_ns or 0) - one.time_ns
 
 
-def _roofs(found: Roofline) -> str:
-    peak, bandwidth = found.peak_flops_per_s, found.bytes_per_s
+def _roofs(peak: float | None, bandwidth: float | None, dtype: str | None = None) -> str:
+    rate = "" if peak is None else scaled(peak, "FLOP/s", 4) + (f" {dtype}" if dtype else "")
     if peak is None or bandwidth is None:
-        parts = [] if peak is None else [scaled(peak, "FLOP/s", 4)]
+        parts = [] if peak is None else [rate]
         parts += [] if bandwidth is None else [scaled(bandwidth, "B/s")]
-        return f"{' and '.join(parts) or 'no roof is known'}; the other roof is not known"
+        return f"{parts[0]}; the other roof is not known" if parts else "no roof is known"
     return (
-        f"{scaled(peak, 'FLOP/s', 4)} and {scaled(bandwidth, 'B/s')}: an op with less than "
+        f"{rate} and {scaled(bandwidth, 'B/s')}: an op with less than "
         f"{peak / bandwidth:.0f} FLOP per byte is bound by memory"
     )
 

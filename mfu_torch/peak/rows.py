@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import functools
 import math
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 
 from mfu_torch.peak.names import (
     DTYPES,
@@ -250,8 +250,10 @@ def _same_memory(row: Row, memory_bytes: int) -> bool:
 @functools.cache
 def table() -> tuple[Row, ...]:
     """All rows, read once."""
-    text = (resources.files("mfu_torch") / "data" / "peaks.csv").read_text(encoding="utf-8")
-    return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
+    # importlib.resources would import zipfile and more at its first call, which takes milliseconds.
+    text = pkgutil.get_data("mfu_torch", "data/peaks.csv")
+    assert text is not None  # only a loader that cannot give data returns that
+    return tuple(_row(cells) for cells in csv.DictReader(text.decode().splitlines()))
 
 
 @functools.cache

@@ -27,6 +27,11 @@ LABELS: dict[str, str] = {
 NO_LOSS = ("matrix", "matrix/model_flops", "matrix/unknown_flops")
 """What cannot be called a loss: the goal, and time whose FLOPs nobody knows."""
 
+LARGE = 0.01
+"""Share of the time from which a loss is worth a line."""
+
+_FAR = 10  # times as large: what is not known comes before what is
+
 _UNITS = 2**20
 """Of a share. TensorBoard keeps 24 bits of a number: sums of these shares are exact there, too."""
 
@@ -56,6 +61,21 @@ def losses(found: Breakdown) -> list[Bucket]:
     """What is not the goal, the largest first."""
     lost = [bucket for bucket in found.buckets if bucket.name not in NO_LOSS and bucket.time_ns > 0]
     return sorted(lost, key=lambda bucket: -bucket.time_ns)
+
+
+def undivided(found: Breakdown) -> Bucket | None:
+    """Matrix time that may be lost, as nobody can say how much of it is."""
+    named = {bucket.name: bucket for bucket in found.buckets if bucket.time_ns > 0}
+    return named.get("matrix") or named.get("matrix/unknown_flops")
+
+
+def first_loss(found: Breakdown) -> Bucket | None:
+    """The loss to fix first; ``None`` where none is large enough beside what nobody knows."""
+    worst = next(iter(losses(found)), None)
+    if worst is None or worst.time_ns < LARGE * found.wall_ns:
+        return None
+    unknown = undivided(found)
+    return worst if unknown is None or _FAR * worst.time_ns >= unknown.time_ns else None
 
 
 def steps_text(steps: tuple[int, ...]) -> str:

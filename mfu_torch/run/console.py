@@ -17,7 +17,7 @@ from mfu_torch.records import (
     PeakEntry,
     Telemetry,
 )
-from mfu_torch.records.losses import dilation_text, label, losses, printable, steps_text
+from mfu_torch.records.losses import dilation_text, first_loss, label, printable, steps_text
 from mfu_torch.run.terminal import COLUMNS, Span, Terminal
 from mfu_torch.units import margin, percent, scaled, seconds
 
@@ -183,8 +183,9 @@ def _parts(now: Figures, attention: Attention, step: str) -> dict[str, Span]:
 def _largest_loss(entry: BreakdownEntry) -> str:
     """What to fix first, as far as the traced steps tell."""
     found = entry.breakdown
-    text, hint = "no loss was found", ""
-    for worst in losses(found)[:1]:
+    worst = first_loss(found)
+    text, hint = "no loss stands out", ""
+    if worst is not None:
         text, hint = label(worst.name), printable(worst.hint)
         if not _SHARE.match(hint):
             text = f"{percent(worst.time_ns / found.wall_ns)} {text}"

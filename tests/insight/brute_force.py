@@ -10,6 +10,8 @@ from statistics import median
 
 from hand_trace import ATTENTION, CONV, GEMM, MAIN, NCCL, OTHER, Hand, Span, Work
 
+from mfu_torch.insight.trace.events import KERNEL
+
 US = 1000
 PRIORITY = (
     ({GEMM}, "gemm"),
@@ -26,20 +28,34 @@ def class_of(work: Work) -> str:
 
 
 def gpu_edges(hand: Hand) -> tuple[list[str], list[int]]:
-    """Names of the steps that launched work, and where they begin; then the end of the last."""
+    """Names of the steps that launched work, and where they begin; then the end of all.
+
+    A step waits until the stream on which the steps launched most kernels is free of what runs
+    there before the step.
+    """
     steps = real_steps(hand)
     ends = [step.start for step in steps[1:]] + [steps[-1].end]
     of_step = [
         [work for work in hand.work if step.start <= work.launch < end]
         for step, end in zip(steps, ends, strict=True)
     ]
+    ours = [work for works in of_step for work in works]
+    if not ours:
+        return [], []
+    counted = [work.stream for work in ours if work.kind == KERNEL] or [
+        work.stream for work in ours
+    ]
+    main = min(set(counted), key=lambda stream: (-counted.count(stream), stream))
     names, bounds = [], []
     for i, step in enumerate(steps):
         if of_step[i]:
+            later = [work for works in of_step[i:] for work in works]
+            here = min((work.start for work in later if work.stream == main), default=10**18)
+            here_or_end = min(here, max(work.end for work in ours))
+            before = [w.end for w in hand.work if w.stream == main and w.start < here]
             names.append(step.name)
-            bounds.append(min(work.start for later in of_step[i:] for work in later))
-    last = [works for works in of_step if works][-1:]
-    return names, [*bounds, max(work.end for work in last[0])] if last else []
+            bounds.append(min(here_or_end, max([min(work.start for work in later), *before])))
+    return names, [*bounds, max(work.end for work in ours)]
 
 
 def cpu_edges(hand: Hand) -> tuple[list[str], list[int]]:

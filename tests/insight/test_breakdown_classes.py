@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from hand_trace import COPY, GEMM, MEMSET_NAME, NCCL, OTHER, Hand, Span, Work
+from trace_builder import TraceBuilder
 
 from mfu_torch.insight.breakdown.class_table import ClassTable, ClassTableError
 from mfu_torch.insight.breakdown.classes import op_classes, work_classes
 from mfu_torch.insight.breakdown.codes import CLASS_NAMES
+from mfu_torch.insight.breakdown.formulas import FORMULAS
 from mfu_torch.insight.breakdown.kernel_names import class_of_kernel, head_of
 from mfu_torch.insight.breakdown.op_names import rule_of_op
+from mfu_torch.insight.trace.reading import read_trace
 
 NAMED = {
     "communication": (
@@ -31,6 +34,19 @@ NAMED = {
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
         "two_shot_all_reduce_kernel<float>",
         "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>()",
+        "void hybrid_ep::dispatch_kernel<float>(int)",
+        "void mori::moe::EpDispatchInterNodeKernel<__hip_bfloat16>(int)",
+        "EpCombineIntraNodeKernel_bf16",
+        "void moeA2ADispatchKernel<4, 8>(int)",
+        "all2all_kernel",
+        "barrier_on_stream_kernel_threadgroup",
+        "void (anonymous namespace)::barrier_kernel(unsigned int**, unsigned long)",
+        "void (anonymous namespace)::put_signal_kernel(unsigned int**)",
+        "void (anonymous namespace)::wait_signal_kernel(unsigned int**)",
+        "userbuffers_fp16_sum_inplace_gpu_rw_ag<8>",
+        "kuserbuffers_pushsend",
+        "void oneccl::reduce_kernel<float>(int)",
+        "ccl_copy_kernel",
     ),
     "gemm": (
         "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT",
@@ -52,6 +68,9 @@ NAMED = {
         "triton_mm",
         "fused_moe_kernel",
         "void marlin::Marlin<half, 256, 1, 8, 8, 4, 8>()",
+        "_ZN5aiter50fmoe_bf16_pertokenFp8_g1u1_vs_silu_1tg_ps_32x256E",
+        "ck_moe_stage1_kernel<BF16, 128, 128>",
+        "void mul_mat_vec_q<256, 32, block_q4_0, 2>(void const*)",
     ),
     "conv": (
         "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16",
@@ -79,6 +98,12 @@ NAMED = {
         "_attn_bwd_dkdv",
         "triton_tem_fused_flex_attention_0",
         "void flashinfer::BatchDecodeWithPagedKVCacheKernel<true, 1>(Params)",
+        "void flashinfer::SinglePrefillWithKVCacheKernel<true>(Params)",
+        "_fwd_kernel_stage2",
+        "_fwd_grouped_kernel_stage1",
+        "_ZN5aiter31mla_dec_stage1_bf16_a16w16_subQE",
+        "mla_a8w8_qh16_m16x4_n16x1_coex0_mask1_ps",
+        "_bwd_preprocess_do_o_dot",
     ),
     "copy": ("__amd_rocclr_copyBuffer.kd", "__amd_rocclr_fillBufferAligned.kd"),
     "other": (
@@ -92,6 +117,8 @@ NAMED = {
         "triton_poi_fused_convolution_relu_0",
         "triton_red_fused__scaled_dot_product_attention_mm_3",
         "triton_per_fused_native_layer_norm_addmm_1",
+        "triton_unk_fused_mm_2",
+        "triton_fused_convolution_relu_0",
         "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(int)",
         "SubTensorOpWithScalar1d",
         "void cuda::per_token_cast_to_fp8_with_channels<float>(float*)",
@@ -99,6 +126,9 @@ NAMED = {
         "_copy_tensor_kernel",
         "batched_transpose_32x16_half",
         "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(__nv_bfloat16*)",
+        "void vllm::concat_and_cache_mla_kernel<__nv_bfloat16>(__nv_bfloat16*)",
+        "void get_mla_metadata_kernel<int>(int)",
+        "void flash::prepare_varlen_num_blocks_kernel<1, true>(int)",
         "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>(long)",
     ),
 }
@@ -161,6 +191,16 @@ def test_the_head_of_a_name_is_without_types_and_arguments() -> None:
         ("record_param_comms", "communication"),
         ("c10d::allreduce_", "communication"),
         ("nccl:all_reduce", "communication"),
+        ("_c10d_functional::wait_tensor", "communication"),
+        ("c10d_functional::all_gather_into_tensor", "communication"),
+        ("symm_mem::one_shot_all_reduce", "communication"),
+        ("aten::dot", "gemm"),
+        ("aten::_cudnn_rnn", "gemm"),
+        ("aten::_cudnn_rnn_backward", "gemm"),
+        ("aten::miopen_rnn", "gemm"),
+        ("xccl:all_reduce", "communication"),
+        ("mpi:all_reduce", "communication"),
+        ("onednn::qlinear_pointwise", "gemm"),
         ("aten::add_", None),
         ("aten::norm", None),
         ("aten::_convert_indices_from_coo_to_csr", None),
@@ -171,6 +211,23 @@ def test_an_op_of_torch_says_what_its_kernels_are(op: str, wanted: str | None) -
     rule = rule_of_op(op)
     assert (None if rule.code is None else CLASS_NAMES[rule.code]) == wanted
     assert rule.exact is (wanted is not None)
+
+
+def test_a_fused_op_of_symmetric_memory_is_no_communication_for_certain() -> None:
+    rule = rule_of_op("symm_mem::fused_all_gather_matmul")
+    assert not rule.exact and rule.code is not None and CLASS_NAMES[rule.code] == "gemm"
+
+
+@pytest.mark.parametrize(
+    "op", ["sgl_kernel::flash_mla_decode", "xformers_flash::flash_fwd", "aiter::mha_varlen_fwd"]
+)
+def test_a_custom_attention_is_known_by_the_name_of_its_op(op: str) -> None:
+    assert of_work("my_unnamed_kernel", op) == "attention"
+
+
+@pytest.mark.parametrize("op", ["aiter::ck_moe_stage2", "aiter::fmoe_g1u1", "deep_gemm::fp8_gemm"])
+def test_a_custom_product_is_known_by_the_name_of_its_op(op: str) -> None:
+    assert of_work("my_unnamed_kernel", op) == "gemm"
 
 
 def of_work(name: str, *ops: str, table: dict[str, str] | None = None) -> str:
@@ -194,6 +251,17 @@ def test_layout_changes_and_biases_in_a_matrix_op_are_other_compute() -> None:
     assert of_work("cudnn::ops::nchwToNhwcKernel<float>", "aten::cudnn_convolution") == "other"
     assert of_work("vectorized_elementwise_kernel", "aten::addmm") == "other"
     assert of_work("vectorized_elementwise_kernel", "aten::convolution", "aten::add_") == "other"
+
+
+@pytest.mark.parametrize("op", sorted(set(FORMULAS)))
+def test_what_has_a_formula_is_matrix_work(op: str) -> None:
+    assert of_work("my_unnamed_kernel", op) in ("gemm", "conv", "attention")
+
+
+def test_a_persistent_recurrent_kernel_is_matrix_work_and_its_cells_are_not() -> None:
+    assert of_work("RNN_blockPersist_fp_LSTM<float, float>", "aten::_cudnn_rnn") == "gemm"
+    assert of_work("void LSTM_elementWise_fp<float, float>(int)", "aten::_cudnn_rnn") == "other"
+    assert of_work("void elemWiseRNNcell<float, float>(int)", "aten::_cudnn_rnn") == "other"
 
 
 def test_a_dtype_cast_before_a_collective_is_other_compute() -> None:
@@ -274,3 +342,32 @@ def test_on_a_cpu_all_that_runs_in_a_matmul_is_matmul() -> None:
     assert [CLASS_NAMES[code] for code in found] == [
         *("gemm", "gemm", "gemm", "gemm", "other", "other"),
     ]
+
+
+def test_on_a_cpu_the_name_of_a_custom_function_says_nothing_of_the_ops_of_torch_in_it() -> None:
+    nested = [
+        Span(0, 90, "MyCausalAttentionFn"),
+        Span(10, 20, "aten::mul"),
+        Span(30, 40, "aten::mm"),
+        Span(50, 60, "helper"),
+        Span(100, 200, "autograd::engine::evaluate_function: ConvolutionBackward0"),
+        Span(110, 190, "ConvolutionBackward0"),
+        Span(120, 180, "aten::convolution_backward"),
+    ]
+    found = op_classes(Hand(ops=nested).trace())
+    assert [CLASS_NAMES[code] for code in found] == [
+        *("attention", "other", "gemm", "attention", "other", "other", "conv"),
+    ]
+
+
+def test_an_annotation_of_the_user_says_nothing_of_the_kernels_in_it(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.annotation("my_gemm_helper", 0, 1000)
+    builder.annotation("attention_conv_nccl", 10, 900)
+    builder.op("my::scale", 20, 500)
+    builder.kernel("scale_kernel", 300, 100, launch_ns=50)
+    builder.kernel("no_op_kernel", 500, 100, launch_ns=600)
+    trace = read_trace(builder.write(tmp_path / "trace.json"))
+    assert [CLASS_NAMES[code] for code in work_classes(trace)] == ["other", "other"]
+    table = ClassTable({"^scale": "gemm"})
+    assert [CLASS_NAMES[code] for code in work_classes(trace, table)] == ["gemm", "other"]

@@ -35,13 +35,60 @@ def test_the_last_step_ends_with_the_last_end_of_its_work_not_with_its_last_laun
     assert found(hand).bounds_ns.tolist() == [300, 320, 700]
 
 
-def test_work_that_overtakes_on_another_stream_keeps_edges_ascending() -> None:
+def test_a_copy_that_runs_ahead_does_not_begin_a_step_while_the_main_stream_is_busy() -> None:
+    # The batch of step 6 is copied while the device still works on step 5.
+    ahead = Work(COPY, 350, 360, 110, stream=9)
+    hand = Hand(work=[Work(GEMM, 300, 400, 10), ahead, Work(GEMM, 420, 500, 120)], steps=STEPS)
+    assert found(hand).bounds_ns.tolist() == [300, 400, 500]
+
+
+def test_steps_of_a_device_far_behind_the_host_are_equally_long() -> None:
+    # Each of three steps copies at once; what it computes begins 300 ns after its launch.
+    work = [Work(GEMM, 210, 300, -1)]  # of the step before the recording
+    for i in range(3):
+        work.append(Work(COPY, 100 * i + 5, 100 * i + 6, 100 * i + 1, stream=9))
+        work.append(Work(GEMM, 100 * i + 310, 100 * i + 400, 100 * i + 10))
+    steps = [Span(100 * i, 100 * i + 100, f"ProfilerStep#{i}") for i in range(3)]
+    assert found(Hand(work=work, steps=steps)).bounds_ns.tolist() == [300, 400, 500, 600]
+
+
+def test_a_receive_that_waits_while_the_main_stream_is_free_belongs_to_its_step() -> None:
+    # A later stage of a pipeline: each step begins with waiting for the stage before.
+    recv = [Work("ncclDevKernel_SendRecv", 250, 300, 5, stream=20)]
+    recv.append(Work("ncclDevKernel_SendRecv", 390, 450, 105, stream=20))
+    hand = Hand(work=[*recv, Work(GEMM, 300, 400, 10), Work(GEMM, 450, 500, 110)], steps=STEPS)
+    hand.work += [Work(GEMM, 400, 401, 20), Work(GEMM, 500, 501, 120)]
+    assert found(hand).bounds_ns.tolist() == [250, 401, 501]
+
+
+def test_the_main_stream_is_that_with_most_kernels_not_with_most_time() -> None:
+    waits = Work("ncclDevKernel_AllReduce", 150, 470, 5, stream=20)
     hand = Hand(
-        work=[Work(GEMM, 300, 400, 10), Work(COPY, 250, 260, 110, stream=9)],
+        work=[waits, Work(GEMM, 200, 300, 10), Work(GEMM, 310, 320, 20), Work(GEMM, 400, 500, 110)],
         steps=STEPS,
     )
-    # The copy of step 6 starts before all work of step 5: nothing is lost.
-    assert found(hand).bounds_ns.tolist() == [250, 250, 260]
+    assert found(hand).bounds_ns.tolist() == [150, 400, 500]
+
+
+def test_without_kernels_the_copies_tell_where_steps_begin() -> None:
+    hand = Hand(work=[Work(COPY, 20, 30, 10), Work(COPY, 120, 130, 110)], steps=STEPS)
+    assert found(hand).bounds_ns.tolist() == [20, 120, 130]
+
+
+def test_the_last_step_ends_when_all_that_the_steps_launched_is_done() -> None:
+    late = Work("ncclDevKernel_AllReduce", 300, 900, 30, stream=20)
+    hand = Hand(
+        work=[Work(GEMM, 300, 400, 10), Work(GEMM, 410, 420, 20), late, Work(GEMM, 450, 500, 110)],
+        steps=STEPS,
+    )
+    assert found(hand).bounds_ns.tolist() == [300, 450, 900]
+
+
+def test_a_step_with_work_on_other_streams_only_begins_with_that() -> None:
+    hand = Hand(work=[Work(GEMM, 300, 400, 10), Work(COPY, 450, 500, 110, stream=9)], steps=STEPS)
+    edges = found(hand)
+    assert edges.names == ("ProfilerStep#5", "ProfilerStep#6")
+    assert edges.bounds_ns.tolist() == [300, 450, 500]
 
 
 def test_launches_of_the_autograd_thread_belong_to_the_step_around_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -172,3 +173,19 @@ def test_no_line_is_wider_than_100_columns() -> None:
     after = run(times(2), device=A100, clock=f"host clock, synchronised {wide}", world_size=4)
     text = render_comparison(compare(before, after, names=(f"runs/{wide}", "two")))
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_columns_of_a_table_never_touch() -> None:
+    found = compare(run([*times(1, 12), 1000000000.0]), run(times(2)))
+    (line,) = [row for row in render_comparison(found).splitlines() if row.startswith("step time")]
+    assert "1000000 h" not in line and " h " in line
+    assert re.match(r"step time +\d+ h \d+ min +\S+ m?s +-100 % ", line)
+    back = compare(run(times(2)), run([*times(1, 12), 1000000000.0]))
+    assert re.search(r" \+\d\.\de\+09 % ", render_comparison(back))
+
+
+def test_one_step_is_too_few() -> None:
+    found = compare(run([1.0]), run(times(2)))
+    assert change(found, "MFU").no_interval == (
+        "A: 1 steady step is too few for an interval; at least 10"
+    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mfu_torch.insight.compare.blocks import autocovariances, block_length
+from mfu_torch.insight.compare.blocks import autocovariances, block_length, widening
 from mfu_torch.insight.compare.bootstrap import (
     Interval,
     Resampled,
@@ -78,12 +78,67 @@ def test_the_interval_holds_the_truth_in_95_of_100_pairs_of_runs(
     assert least <= held / len(found) <= most
 
 
+@pytest.mark.parametrize(("n", "correlation"), [(20, 0.0), (60, 0.0), (60, 0.7), (200, 0.7)])
+def test_of_200_pairs_of_equal_runs_about_5_in_100_are_called_different(
+    n: int, correlation: float
+) -> None:
+    found = several(n, correlation, 200, first=3)
+    called = sum(each.low > 0 or each.high < 0 for each in found)
+    assert called <= 0.05 * len(found) + 2 * np.sqrt(0.05 * 0.95 * len(found))
+    assert len(found) >= 100
+
+
+def test_blocks_alone_would_call_the_noise_of_few_correlated_steps_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mfu_torch.insight.compare.bootstrap.widening", lambda *_: 1.0)
+    found = several(60, 0.7, 200)
+    assert sum(each.low > 0 or each.high < 0 for each in found) > 0.12 * len(found)
+
+
 def test_without_blocks_the_interval_of_correlated_steps_would_be_too_narrow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mfu_torch.insight.compare.bootstrap.block_length", lambda _: 1)
+    monkeypatch.setattr("mfu_torch.insight.compare.bootstrap.widening", lambda *_: 1.0)
     found = several(300, 0.8, 200)
     assert sum(each.low <= 0 <= each.high for each in found) < 0.75 * len(found)
+
+
+@pytest.mark.parametrize(("n", "correlation", "least"), [(200, 0.0, 0.98), (600, 0.7, 0.90)])
+def test_a_change_by_3_percent_is_seen(n: int, correlation: float, least: float) -> None:
+    found = several(n, correlation, 100, faster=1.03)
+    assert sum(each.low > 0 for each in found) >= least * len(found)
+
+
+def test_a_slow_drift_below_the_noise_of_steps_makes_the_interval_wider() -> None:
+    generator = np.random.default_rng(9)
+    factors = []
+    for _ in range(20):
+        drift = series(generator, 400, 0.95) ** 0.6  # 3 %, beside 5 % of noise
+        factors.append(widening(drift * series(generator, 400, 0.0), 8))
+    assert 1.3 < np.mean(factors) < 4
+
+
+def test_steps_that_do_not_depend_on_each_other_are_hardly_widened() -> None:
+    generator = np.random.default_rng(10)
+    for n, most in ((20, 1.2), (60, 1.1), (200, 1.1)):
+        values = [series(generator, n, 0.0) for _ in range(40)]
+        factors = [widening(each, block_length(each)) for each in values]
+        assert min(factors) >= 1 and np.mean(factors) < most
+
+
+def test_the_variance_of_an_autoregression_is_that_of_its_formula() -> None:
+    # Around the mean 0: 1, 1, -1, -1, 1, 1, -1, -1: g(0) = 1, g(1) = 1/8, so r = 1/8 of 8 values,
+    # freed of its bias 1/8 + 11/64 = 19/64. 8/7 (1 + 19/64) / (1 - 19/64) = 8/7 83/45; blocks
+    # of 1: 1, and 8/7 for their number.
+    values = np.array([1.0, 1.0, -1.0, -1.0] * 2)
+    assert widening(values, 1) == pytest.approx(np.sqrt(83 / 45))
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [3.0] * 50, [1.0, -1.0] * 30])
+def test_what_does_not_stay_alike_is_not_widened(values: list[float]) -> None:
+    assert widening(np.array(values), 2) == 1
 
 
 def test_a_change_of_the_smallest_size_is_seen_in_4_of_5_pairs() -> None:
@@ -92,8 +147,11 @@ def test_a_change_of_the_smallest_size_is_seen_in_4_of_5_pairs() -> None:
     assert 0.72 <= sum(each.low > 0 for each in found) / len(found) <= 0.90
 
 
-def test_the_interval_of_independent_steps_is_that_of_the_textbook() -> None:
+def test_the_interval_of_independent_steps_is_that_of_the_textbook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one, other = (series(np.random.default_rng(seed), 200, 0) for seed in (3, 4))
+    monkeypatch.setattr("mfu_torch.insight.compare.bootstrap.widening", lambda *_: 1.0)
     found = known(rate_change(one, other, replicates=9999))
     # Standard error of the logarithm of a mean: sd / (mean sqrt(n)).
     error = np.sqrt(sum((x.std(ddof=1) / x.mean()) ** 2 / len(x) for x in (one, other)))

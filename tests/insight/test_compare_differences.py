@@ -342,3 +342,40 @@ def test_remarks_name_versions_models_clocks_and_parts_of_the_training() -> None
 def test_what_forbids_most_comes_first() -> None:
     found = compare(run(times(1)), run(times(2), clock="host clock, cuda synchronised", model="x"))
     assert list(aspects(found)) == ["clock", "model"]
+
+
+@pytest.mark.parametrize(("first", "named"), [(0, False), (29, False), (35, True), (60, True)])
+def test_parts_of_a_training_that_share_less_than_half_of_their_steps_are_named(
+    first: int, named: bool
+) -> None:
+    found = compare(run(times(1)), run(times(2), first=first))
+    assert ("steady window" in aspects(found)) == named
+
+
+def test_a_run_without_flops_has_no_mfu_to_compare() -> None:
+    nothing = run(times(1), of_step={"count_ids": ()})
+    found = compare(nothing, run(times(2)))
+    assert only(found, "FLOPs").forbids == ("MFU", "HFU", "end-to-end MFU")
+    assert found.verdict.startswith("MFU is not comparable, because of FLOPs; by throughput no sig")
+    alike = compare(nothing, run(times(2), of_step={"count_ids": ()}))
+    assert alike.verdict.startswith("Comparable: no significant difference of tokens/s: ")
+
+
+def test_everything_that_differs_at_once_is_named() -> None:
+    terms = (term("forward", 20 * T, 18 * T, dtype="fp8"), term("backward", 40 * T, 36 * T))
+    other = run(
+        times(2),
+        first=500,
+        counts=count(terms=terms),
+        peaks=(peak("fp8", 300e12), peak("bf16", 200e12)),
+        device=A100,
+        attention="causal",
+    )
+    found = compare(run(times(1)), other)
+    assert {
+        *("FLOPs per token", "attention", "dtypes", "device", "peak bf16"),
+        *("recompute", "steady window"),
+    } <= set(aspects(found))
+    assert not found.comparable
+    shown = render_comparison(found)
+    assert all(f"  {aspect}" in shown for aspect in aspects(found))

@@ -8,10 +8,12 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from breakdowns import MS, PARTS, PEAK, breakdown
+from breakdowns import MS, PARTS, PEAK, breakdown, bucket
+from msgspec.structs import replace
 from traces import trace_path
 
 from mfu_torch.insight.breakdown.diff import Incomparable, diff
+from mfu_torch.insight.breakdown.noise import kept_steps, may_be_chance
 from mfu_torch.insight.diff_table import csv_text, markdown, render, rows, sentence, summary
 from mfu_torch.records import Peak
 from mfu_torch.records.breakdown import Breakdown, Coverage
@@ -85,7 +87,7 @@ def test_the_other_forms_have_every_bucket_and_the_sum() -> None:
     text = render(found)
     assert max(map(len, text.splitlines())) <= 100
     assert "MFU 25.0 %, then 29.4 %" not in text  # that is 50 of 170 ms
-    assert "MFU 25.0 %, then 31.2 %" in text  # 25 of 80 ms
+    assert "MFU 25.0 %, then 31.3 %" in text  # 25 of 80 ms: 31.25 in the table
 
 
 # --- steps that are not the same thing -------------------------------------------------------
@@ -155,3 +157,84 @@ def test_the_sentence_has_the_figure_of_the_table(seed: int) -> None:
     printed = {row.name: Decimal(row.change_ms) for row in rows(found)[0]}
     largest = found.largest()[0].name
     assert f", {printed[largest].normalize():+f} ms per step" in sentence(found)
+
+
+# --- chance -----------------------------------------------------------------------------------
+
+
+def steps_of_ns(*step_ns: int, wait_ns: tuple[int, ...] = ()) -> Breakdown:
+    """Steps whose data wait differs, and the rest is other compute."""
+    waits = wait_ns or tuple(ns // 2 for ns in step_ns)
+    rest = tuple(ns - wait for ns, wait in zip(step_ns, waits, strict=True))
+    buckets = tuple(
+        replace(bucket(name, sum(each)), per_step_ns=each)
+        for name, each in (("other_compute", rest), ("idle/data_wait", waits))
+    )
+    sizes = {"steps": tuple(f"ProfilerStep#{at}" for at in range(len(step_ns)))}
+    found = replace(breakdown(), buckets=buckets, wall_ns=sum(step_ns), **sizes)
+    return replace(found, step_ns=step_ns, edges="cpu")
+
+
+def test_a_change_within_what_steps_differ_by_may_be_chance() -> None:
+    found = diff(steps_of_ns(1000, 1020, 1010), steps_of_ns(1020, 1010, 1030))
+    assert found.may_be_chance()
+    text = sentence(found)
+    assert "(0.99 % more). Steps of one trace differ by as much: this may be chance." in text
+    assert "No part of it changed by 1 % of the step beyond chance" in text
+    assert summary(found)["may_be_chance"] is True
+
+
+def test_a_change_beyond_what_steps_differ_by_is_none() -> None:
+    found = diff(steps_of_ns(1000, 1020, 1010), steps_of_ns(1200, 1210, 1220))
+    assert not found.may_be_chance()
+    assert "chance" not in sentence(found)
+
+
+def test_parts_can_change_where_the_step_does_not() -> None:
+    before = steps_of_ns(1000, 1020, 1010, wait_ns=(400, 410, 405))
+    after = steps_of_ns(1020, 1010, 1030, wait_ns=(100, 105, 110))
+    text = sentence(diff(before, after))
+    assert "this may be chance. What changed most beyond chance: other compute, +0." in text
+    assert "The other way: idle: data wait, -0.0003 ms per step" in text
+
+
+def test_one_step_in_each_says_nothing_of_chance() -> None:
+    found = diff(steps_of_ns(1000), steps_of_ns(1200))
+    assert found.may_be_chance() is None
+    assert sentence(found).endswith("With one step in each, whether that is chance is not known.")
+
+
+def test_the_last_step_of_a_gpu_lacks_what_follows_it() -> None:
+    waits = (40, 40, 0)  # ms: the wait after the last step is not in the trace
+    slow = replace(steps_of_ns(100, 100, 58, wait_ns=waits), edges="gpu")
+    fast = replace(steps_of_ns(61, 61, 58, wait_ns=(1, 1, 0)), edges="gpu")
+    assert kept_steps(slow) == [0, 1]
+    assert not diff(slow, fast).may_be_chance()
+    names = ("rank 0 a", "rank 0 b", "rank 0 c", "rank 1 a", "rank 1 b", "rank 1 c")
+    two = replace(breakdown(), steps=names, step_ns=(1,) * 6)
+    assert kept_steps(two) == [0, 1, 3, 4]
+
+
+def test_students_test_has_its_tabled_limits() -> None:
+    # Means 0 and d, variance 1 each, two of each: the limit at 95 % is 4.30.
+    half = 10_000
+    near = [round(4.25 * 2**0.5 * half) + x for x in (-half, half)]
+    far = [round(4.35 * 2**0.5 * half) + x for x in (-half, half)]
+    assert may_be_chance([-half, half], near) is True
+    assert may_be_chance([-half, half], far) is False
+    assert may_be_chance([1], [2]) is None and may_be_chance([], [2, 3]) is None
+
+
+def test_the_sentence_has_the_shares_of_the_table() -> None:
+    # 4.646 % is 4.65 in a table of two decimals, so 4.7, and not 4.6.
+    after = steps_of_ns(100_000, wait_ns=(4_646,))
+    text = sentence(diff(steps_of_ns(100_000, wait_ns=(50_000,)), after))
+    assert "(50.0 % of the step, then 4.7 %)" in text
+
+
+def test_a_step_as_before_is_not_said_to_differ_by_chance() -> None:
+    before = steps_of_ns(1000, 1020, 1010, wait_ns=(400, 410, 405))
+    after = steps_of_ns(1000, 1020, 1010, wait_ns=(100, 105, 110))
+    text = sentence(diff(before, after))
+    assert text.startswith("A step takes 0.00101 ms, as before. What changed most: other compute,")
+    assert "chance" not in text

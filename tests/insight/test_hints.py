@@ -85,7 +85,14 @@ def test_many_short_kernels_are_launch_bound(tmp_path: Path) -> None:
     text = hint(trace, tmp_path, "idle/launch_bound")
     # 9 gaps of 9 us, the last 0.5 us of each behind the launch
     assert "10 kernels of 1.00 us on average, and 9 gaps of 8.50 us" in text
-    assert "CUDA graphs" in text
+    assert 'CUDA graphs or torch.compile(mode="reduce-overhead"), or a larger batch' in text
+
+
+def test_only_what_trains_has_an_optimizer_to_fuse(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    kernels(trace, *range(10_000, 110_000, 10_000), lead_ns=500)
+    trace.op("autograd::engine::evaluate_function: MmBackward0", 95_000, 500)
+    assert "fused optimizers, or a larger batch" in hint(trace, tmp_path, "idle/launch_bound")
 
 
 def test_a_long_pause_of_the_host_is_no_matter_of_launching(tmp_path: Path) -> None:
@@ -106,7 +113,7 @@ def test_a_queued_wait_says_what_it_is_not(tmp_path: Path) -> None:
     trace = TraceBuilder()
     kernels(trace, 100_000, 190_000, lead_ns=95_000)
     text = hint(trace, tmp_path, "idle/queued_wait")
-    assert "1 wait, the longest 89.0 us before aten::add" in text
+    assert "1 wait of 89.0 us before aten::add" in text
     assert "not the host, and not launching" in text
 
 
@@ -125,6 +132,7 @@ def test_time_without_launch_records_says_how_to_record_them(tmp_path: Path) -> 
         ("HtoD (Pinned -> Device)", "a stream of its own"),
         ("DtoH (Device -> Pageable)", "read results back less often"),
         ("DtoD (Device -> Device)", "contiguous()"),
+        ("PtoP (Device -> Device)", "copies between GPUs"),
     ],
 )
 def test_a_copy_is_told_by_its_direction_and_memory(kind: str, advice: str, tmp_path: Path) -> None:
@@ -170,6 +178,13 @@ def test_misaligned_old_kernels_are_named_with_their_shapes(tmp_path: Path) -> N
     assert "100.0 % of matrix time is in misaligned kernels" in text
     assert f"{odd} in aten::mm [[1001,1000],[1000,1000]]" in text
     assert "multiples of 16 bytes" in text
+
+
+def test_slow_products_without_a_reason_have_something_to_try(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    add_mm(trace, 10_000, 2_000_000, (8000, 8000, 8000))
+    text = hint(trace, tmp_path, "matrix/below_peak")
+    assert "show why; try larger products" in text and "max-autotune" in text
 
 
 def test_tails_and_small_products_are_told_with_their_numbers(tmp_path: Path) -> None:
@@ -282,3 +297,33 @@ def test_other_compute_is_advised_by_whole_words(op: str, advice: str, tmp_path:
     text = hint(trace, tmp_path, "other_compute")
     assert advice in text
     assert text.endswith(f"{op} 100.0 %") == (advice == "")
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "said"),
+    [
+        ("aten::sqrt", "sqrt_kernel", True),
+        ("aten::_fused_adamw_", "some_kernel", False),
+        ("apex", "multi_tensor_apply_kernel<AdamFunctor>", False),
+    ],
+)
+def test_the_arithmetic_of_an_optimizer_is_told_by_its_annotation(
+    op: str, kernel: str, said: bool, tmp_path: Path
+) -> None:
+    trace = TraceBuilder()
+    trace.op("aten::gelu", 0, 1_000)
+    trace.kernel("gelu_kernel", 20_000, 6_000, launch_ns=500)
+    trace.annotation("Optimizer.step#AdamW.step", 2_000, 5_000)
+    trace.op(op, 3_000, 1_000)
+    trace.kernel(kernel, 26_000, 4_000, launch_ns=3_500)
+    text = hint(trace, tmp_path, "other_compute")
+    assert ("; 40.0 % of it is in the optimizer's step: try fused=True" in text) == said
+
+
+def test_the_optimizer_of_a_cpu_is_told_too(tmp_path: Path) -> None:
+    trace = TraceBuilder(device_name=None)
+    trace.annotation("Optimizer.step#SGD.step", 2_000, 5_000)
+    trace.op("aten::gelu", 0, 1_000)
+    trace.op("aten::add_", 3_000, 3_000)
+    text = hint(trace, tmp_path, "other_compute")
+    assert text.endswith("; 75.0 % of it is in the optimizer's step: try fused=True")

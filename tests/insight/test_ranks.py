@@ -163,6 +163,13 @@ def test_who_is_late_by_less_than_a_hundredth_of_the_time_is_no_culprit(tmp_path
     )
 
 
+def test_a_collective_that_begins_early_beside_compute_makes_nobody_late(tmp_path: Path) -> None:
+    early = Rank(0).step(3).compute(0, 100).collective(10, 100)
+    job = job_of(tmp_path, early, Rank(1).step(3).compute(0, 100).collective(90, 20))
+    assert [one.waited_ns for one in job.waits] == [80 * US, 0]
+    assert job.late == ()
+
+
 def test_in_turn_late_ranks_have_no_culprit(tmp_path: Path) -> None:
     # 100: rank 1 is late by 40; 200: rank 0 is late by 40
     one = Rank(0).step(3).collective(100, 60).collective(240, 20)
@@ -342,8 +349,8 @@ def test_the_text_says_whom_the_ranks_wait_for(tmp_path: Path) -> None:
     assert text.startswith("2 of 2 ranks (0, 1) | NVIDIA H100 80GB HBM3 | ")
     assert "42.9 % of exposed communication is waiting for other ranks" in text  # 30 of 70
     assert (
-        "They wait for rank 1, which itself waits least: it takes 0.03 ms per step more than the "
-        "others in other compute."
+        "They wait for rank 1, which itself waits least (in the one step that is traced): it takes "
+        "0.03 ms per step more than the others in other compute."
     ) in " ".join(text.split())  # 140 and 110 us
     assert max(map(len, text.splitlines())) <= 100
     (line,) = [line for line in text.splitlines() if line.endswith("<- late")]

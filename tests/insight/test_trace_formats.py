@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from trace_builder import TraceBuilder
 
-from mfu_torch.insight.trace import pieces
+from mfu_torch.insight.trace import pieces, source
 from mfu_torch.insight.trace.events import KERNEL, MEMCPY, MEMSET
 from mfu_torch.insight.trace.reading import read_trace
 
@@ -159,6 +159,16 @@ def test_begins_and_ends_are_joined(tmp_path: Path) -> None:
     assert trace.notes == ("1 begin or end of an event without the other was left out",)
 
 
+def test_begins_and_ends_of_kernels_alone_are_joined(tmp_path: Path) -> None:
+    edges = [
+        {"ph": ph, "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": ts, "args": {}}
+        for ph, ts in (("B", 5), ("E", 9), ("B", 10), ("E", 16))
+    ]
+    trace = read_trace(write(tmp_path / "t.json", None, json.dumps({"traceEvents": edges})))
+    assert trace.work.start_ns.tolist() == [0, 5_000]
+    assert trace.work.end_ns.tolist() == [4_000, 11_000]
+
+
 @pytest.mark.parametrize("members", [1, 2, 5])
 def test_gzip_of_several_members_is_one_trace(members: int, tmp_path: Path) -> None:
     built = TraceBuilder()
@@ -198,6 +208,7 @@ def test_pieces_of_any_size_give_the_same_trace(
     path = write(tmp_path / "t.json", None, json.dumps(document, indent=indent))
     whole = read_trace(path)
     monkeypatch.setattr(pieces, "PIECE_BYTES", size)
+    monkeypatch.setattr(source, "_CHUNK_BYTES", size)
     cut = read_trace(path)
     assert len(whole.work) == len(whole.ops) == 30
     assert cut.names == whole.names

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from mfu_torch.insight.trace.nesting import innermost, parents
+from mfu_torch.insight.trace.nesting import _crossing, _nested, innermost, parents
 
 Interval = tuple[int, int, int]
 
@@ -102,3 +102,21 @@ def test_nothing_encloses_anything_in_an_empty_trace() -> None:
     empty = np.zeros(0, np.int64)
     assert parents(empty, empty, empty).tolist() == []
     assert innermost(np.array([3]), np.array([1]), empty, empty, empty, empty).tolist() == [-1]
+
+
+def test_counting_finds_the_same_parents_as_going_through_one_by_one() -> None:
+    rng = random.Random(17)
+    for _ in range(200):
+        start, end, _thread = columns(nested(rng, 0, rng.choice([8, 50]), 1, 4))
+        found = _nested(start, end)
+        assert found is not None
+        assert found.tolist() == _crossing(start, end).tolist()
+
+
+def test_counting_finds_no_parents_of_intervals_that_cross() -> None:
+    # The second ends after the first, beside which an interval in between lies properly.
+    start, end = np.array([0, 2, 3, 5]), np.array([10, 12, 4, 6])
+    assert _nested(start, end) is None
+    start, end = np.array([0, 2, 3, 5]), np.array([10, 9, 4, 11])
+    assert _nested(start, end) is None
+    assert parents(start, end, np.zeros(4, np.int64)).tolist() == [-1, 0, 1, 1]

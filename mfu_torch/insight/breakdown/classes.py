@@ -64,8 +64,13 @@ def work_classes(trace: Trace, table: ClassTable | None = None) -> Ints:
 
 
 def op_classes(trace: Trace, table: ClassTable | None = None) -> Ints:
-    """Class of each op of ``trace.ops``, for time on a CPU: all that runs in a matmul is matmul."""
-    exact, guess = _op_evidence(trace, through_torch=True)
+    """Class of each op of ``trace.ops``, for time on a CPU: all that runs in a matmul is matmul.
+
+    Only if it is known to be one. An ``aten::mul`` in a function of the user that is called
+    ``MyAttention`` is other compute.
+    """
+    exact, _ = _op_evidence(trace, through_torch=True)
+    _, guess = _op_evidence(trace)
     return _first_known(_by_name(trace, trace.ops.name, (table or ClassTable()).of), exact, guess)
 
 

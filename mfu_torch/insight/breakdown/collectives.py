@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfu_torch.insight.breakdown.codes import COMMUNICATION, IDLE
+from mfu_torch.insight.breakdown.roofline import Roofline, roofline
 from mfu_torch.records import MFUError
 from mfu_torch.records.breakdown import Breakdown
 
@@ -35,6 +37,7 @@ _NAMES = {
 STREAM = "stream "
 """What the group of a kernel is called whose trace names none, before the number of its stream."""
 
+_NO_LABEL = "undefined"  # what torch calls a group that the program does not
 _POINT_TO_POINT = ("send", "recv")
 _SAME_SIZE = ("all_reduce",)  # of others, the ranks may hold unequal parts
 
@@ -49,6 +52,7 @@ class Call:
 
     Attributes:
         group: Process group; ``"stream N"`` where the trace names none.
+        label: What the program calls it (``"mesh_tp"``); else ``group``.
         members: Ranks of the group; empty where the trace does not list them.
         name: The collective, e.g. ``"all_reduce"``.
         size_bytes: Of the message; -1 where it is not recorded.
@@ -61,6 +65,7 @@ class Call:
     """
 
     group: str
+    label: str
     members: tuple[int, ...]
     name: str
     size_bytes: int
@@ -85,6 +90,7 @@ class RankTrace:
         rank: Of the process; ``None`` where the trace does not say it.
         world_size: Of its job.
         breakdown: Of the rank alone.
+        roofline: Of the same steps.
         calls: Its collectives, by their start.
         exposed_call: Of each exposed segment of communication, the index of the call on top.
         exposed_ns: Its length.
@@ -95,6 +101,7 @@ class RankTrace:
     rank: int | None
     world_size: int | None
     breakdown: Breakdown
+    roofline: Roofline
     calls: tuple[Call, ...]
     exposed_call: Ints
     exposed_ns: Ints
@@ -105,6 +112,16 @@ class RankTrace:
     def file(self) -> str:
         """Name of the trace."""
         return self.breakdown.file
+
+    @cached_property
+    def has_launches(self) -> bool:
+        """Whether steps can be told by launches: what lacks one, then, began before the steps."""
+        known = sum(call.is_launched for call in self.calls)
+        return self.breakdown.edges != "trace" and 2 * known >= len(self.calls)
+
+    def step_of(self, call: Call) -> str | None:
+        """The step that a call belongs to; ``None`` outside of all."""
+        return call.launched_in if self.has_launches else call.began_in
 
     def per_call(self, time_ns: Ints) -> Ints:
         """Of each segment -> of each call."""
@@ -130,6 +147,7 @@ def rank_trace(one: Analysis) -> RankTrace:
         rank=trace.rank,
         world_size=trace.world_size,
         breakdown=one.breakdown,
+        roofline=roofline(trace, labels, one.matrix),
         calls=tuple(calls),
         exposed_call=np.searchsorted(works, on_top),
         exposed_ns=length,
@@ -179,8 +197,10 @@ def _call(trace: Trace, work: int, **steps: Any) -> Call:
             name = found
             break
     group = str(said.get("group") or f"{STREAM}{int(trace.work.stream[work])}")
+    called = said.get("group_text")
     return Call(
         group=group,
+        label=group if called in (None, _NO_LABEL) else str(called),
         members=tuple(said.get("ranks") or trace.groups.get(group, ())),
         name=name or "communication",
         size_bytes=_whole(said.get("bytes")),
@@ -193,7 +213,9 @@ def _call(trace: Trace, work: int, **steps: Any) -> Call:
 
 def _ops_around(trace: Trace, op: int) -> Iterator[str]:
     """Names of the op and of those around it: ``record_param_comms``, ``c10d::alltoall_base_``."""
-    while 0 <= op < len(trace.ops):
+    for _ in range(len(trace.ops)):  # a damaged trace may nest in a circle
+        if op < 0:
+            return
         yield trace.names[int(trace.ops.name[op])]
         op = int(trace.ops.parent[op])
 
@@ -241,7 +263,7 @@ def _at(ranks: Sequence[RankTrace], place: _Place) -> Call:
 
 
 def _by_step(ranks: Sequence[RankTrace]) -> dict[tuple[Any, ...], dict[int, list[_Place]]]:
-    by_launch = all(_has_launches(one) for one in ranks)
+    by_launch = all(one.has_launches for one in ranks)
     found: dict[tuple[Any, ...], dict[int, list[_Place]]] = defaultdict(lambda: defaultdict(list))
     for at, one in enumerate(ranks):
         for index, call in enumerate(one.calls):
@@ -253,12 +275,6 @@ def _by_step(ranks: Sequence[RankTrace]) -> dict[tuple[Any, ...], dict[int, list
             kind = call.pair if call.is_point_to_point else kind
             found[call.group, call.members, kind, step][at].append((at, index))
     return found
-
-
-def _has_launches(one: RankTrace) -> bool:
-    """Whether steps can be told by launches; what lacks one was launched before the first step."""
-    known = sum(call.is_launched for call in one.calls)
-    return one.breakdown.edges != "trace" and 2 * known >= len(one.calls)
 
 
 def _is_numbered(call: Call) -> bool:

@@ -15,6 +15,7 @@ from mfu_torch.insight.breakdown.host_labels import main_thread
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.recompute import in_compiled_backward, is_recomputed
 from mfu_torch.insight.breakdown.shapes import OpWork
+from mfu_torch.insight.breakdown.unrun import did_not_run
 from mfu_torch.insight.trace.events import Ints, Trace
 
 CUT = "the first or last edge of the steps cuts the op"
@@ -94,16 +95,18 @@ def count(trace: Trace, labels: Labels) -> Counted:
     cut = np.isin(counted, counted[entries.cut & (counted >= 0)])  # of an op all kernels or none
     counted[cut] = -1
     leaves = np.array(work.counted_ops(set(counted.tolist()) - {-1}), np.int64)
+    if labels.of_ops:
+        leaves = leaves[~did_not_run(trace, leaves)]
     of_work = np.full(len(time_ns), -1, np.int64)
     of_work[entries.matrix] = _position(leaves, counted)
     known = np.zeros(len(time_ns), bool)
     known[entries.matrix[counted >= 0]] = True
     ops = _ops(trace, labels, work, leaves, of_work, time_ns)
     why: dict[str, int] = defaultdict(int)
-    parts = (entries.matrix.tolist(), entries.launched_by.tolist(), cut.tolist())
-    for entry, op, is_cut in zip(*parts, strict=True):
-        if not known[entry]:
-            why[CUT if is_cut else work.why_not(op)] += int(time_ns[entry])
+    rest = np.flatnonzero(~known[entries.matrix])
+    parts = (time_ns[entries.matrix], entries.launched_by, cut)
+    for ns, op, is_cut in zip(*(part[rest].tolist() for part in parts), strict=True):
+        why[CUT if is_cut else work.why_not(op)] += ns
     return Counted(
         ops=ops,
         time_ns=time_ns,
@@ -179,15 +182,15 @@ def _ops(
     np.minimum.at(first_ns, index, timed.start_ns[entries])
     steps = np.searchsorted(labels.edges.bounds_ns, first_ns, side="right") - 1
     sums_ns = np.bincount(index, time_ns[entries], len(leaves)).astype(np.int64)
-    names: list[set[int]] = [set() for _ in leaves]
-    for one, name in zip(index.tolist(), timed.name[entries].tolist(), strict=True):
-        names[one].add(name)
+    shown = [_any(index, name, len(leaves)) for name in _fp32_as_shown(trace, timed.name[entries])]
     found = []
-    columns = (leaves.tolist(), steps.tolist(), sums_ns.tolist(), names)
-    for op, step, sum_ns, kernels in zip(*columns, strict=True):
+    columns = (leaves.tolist(), steps.tolist(), sums_ns.tolist(), *shown)
+    for op, step, sum_ns, as_tf32, as_fp32 in zip(*columns, strict=True):
         of_op = work.of(op)
         assert of_op is not None  # counted_op gives only ops whose work is known
-        dtype, certain = _dtype(of_op.dtype, [trace.names[name] for name in kernels])
+        dtype, certain = of_op.dtype, True
+        if dtype == "fp32":
+            dtype, certain = ("tf32", True) if as_tf32 else ("fp32", as_fp32)
         found.append(
             CountedOp(
                 op=op,
@@ -202,12 +205,19 @@ def _ops(
     return tuple(found)
 
 
-def _dtype(dtype: str | None, kernels: list[str]) -> tuple[str | None, bool]:
-    """The dtype that an op runs in, and whether that is certain."""
-    if dtype != "fp32":
-        return dtype, True
-    shown = {_fp32_as(name) for name in kernels}
-    return ("tf32", True) if "tf32" in shown else ("fp32", "fp32" in shown)
+def _fp32_as_shown(trace: Trace, name: Ints) -> tuple[np.ndarray, np.ndarray]:
+    """Of each kernel whether its name shows that it multiplies fp32 as TF32, and as fp32 itself."""
+    as_tf32, as_fp32 = np.zeros((2, len(trace.names)), bool)
+    for one in np.flatnonzero(np.bincount(name)).tolist():
+        as_ = _fp32_as(trace.names[one])
+        as_tf32[one], as_fp32[one] = as_ == "tf32", as_ == "fp32"
+    return as_tf32[name], as_fp32[name]
+
+
+def _any(index: Ints, holds: np.ndarray, count: int) -> list[bool]:
+    """Whether it holds for any entry of each index."""
+    found: list[bool] = (np.bincount(index[holds], minlength=count) > 0).tolist()
+    return found
 
 
 @lru_cache(maxsize=4096)

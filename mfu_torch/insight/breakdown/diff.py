@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from mfu_torch.insight.breakdown.noise import kept_steps, may_be_chance
 from mfu_torch.insight.breakdown.totals import in_bucket_order, merged_name
 from mfu_torch.insight.breakdown_words import steps_of
 from mfu_torch.records import MFUError, Record
@@ -75,6 +76,16 @@ class Diff(Record, frozen=True, kw_only=True):
         """Of a mean step: exactly the sum of :meth:`change_ns`."""
         return self.step_after_ns - self.step_before_ns
 
+    def may_be_chance(self, change: Change | None = None) -> bool | None:
+        """Whether steps of one trace differ by as much; ``None`` with one step in each.
+
+        Args:
+            change: Of a bucket; by default that of the step.
+        """
+        name = None if change is None else change.name
+        merged = _merged(self.before, self.after)
+        return may_be_chance(*(_each(one, name, merged) for one in (self.before, self.after)))
+
     def largest(self) -> list[Change]:
         """What changed, by how much, the largest first."""
         moved = [one for one in self.changes if self.change_ns(one)]
@@ -94,8 +105,7 @@ def diff(before: Breakdown, after: Breakdown) -> Diff:
             the other has none, or if one has no time.
     """
     _check(before, after)
-    merged = before.peak is not None or after.peak is not None
-    merged = merged and not _same_peak(before, after)
+    merged = _merged(before, after)
     old, new = _times(before, merged), _times(after, merged)
     names = in_bucket_order(old.keys() | new.keys())
     changes = tuple(
@@ -115,6 +125,19 @@ def _times(found: Breakdown, merged: bool) -> dict[str, int]:
         name = merged_name(one.name, merged)
         times[name] = times.get(name, 0) + one.time_ns
     return times
+
+
+def _each(found: Breakdown, name: str | None, merged: bool) -> list[int]:
+    """The time of every step that is alike, or of a bucket in it."""
+    columns = [one.per_step_ns for one in found.buckets if merged_name(one.name, merged) == name]
+    each = [sum(step) for step in zip(*columns, strict=True)] or [0] * len(found.step_ns)
+    return [(found.step_ns if name is None else each)[at] for at in kept_steps(found)]
+
+
+def _merged(before: Breakdown, after: Breakdown) -> bool:
+    """Whether the parts of ``matrix`` do not compare."""
+    known = before.peak is not None or after.peak is not None
+    return known and not _same_peak(before, after)
 
 
 def _same_peak(before: Breakdown, after: Breakdown) -> bool:

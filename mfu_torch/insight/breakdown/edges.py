@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from mfu_torch.insight.trace.events import DeviceWork, Ints, Spans, Trace
+from mfu_torch.insight.breakdown.own_steps import maybe_steps
+from mfu_torch.insight.trace.events import KERNEL, DeviceWork, Ints, Spans, Trace
 from mfu_torch.units import percent
 
 MODES = ("gpu", "cpu", "trace")
@@ -17,6 +18,8 @@ _NUMBER = re.compile(r"#(\d+)$")
 _RANGE = re.compile(r"(\d*):(\d*)|(\d+)")
 _FRAGMENT = 0.1
 """A last step shorter than this share of the median of the others is none."""
+
+_EVER, _NEVER = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 _MUCH = 0.01
 """From this share of the device's work on, what is outside the host's edges is a warning."""
@@ -27,8 +30,9 @@ class Edges:
     """Steps side by side: step i is [bounds_ns[i], bounds_ns[i + 1]).
 
     Attributes:
-        mode: ``gpu``: a step begins with the first work that it launched, and the last one ends
-            with its last work. ``cpu``: with its annotation. ``trace``: the whole trace is one.
+        mode: ``gpu``: a step begins with the first work that it launched, once the main stream is
+            done with the step before; the last one ends with the last work of all. ``cpu``: with
+            its annotation. ``trace``: the whole trace is one.
         names: Of the steps.
         bounds_ns: One more than there are steps, ascending.
         notes: What is left out.
@@ -108,6 +112,8 @@ def _whole(trace: Trace) -> Edges:
     bounds = [of.start_ns.min(), of.end_ns.max()] if len(of) else [0, 0]
     reason = "asked for" if len(trace.steps) else "there are no step annotations"
     note = f"the whole trace is one step ({reason}), whatever it holds beside training steps"
+    if not len(trace.steps) and (suggested := maybe_steps(trace)):
+        note = f"{note}; {suggested}"
     return Edges(
         mode="trace", names=("trace",), bounds_ns=np.array(bounds, np.int64), notes=(note,)
     )
@@ -125,8 +131,9 @@ def _names(trace: Trace) -> tuple[str, ...]:
 def _gpu(trace: Trace) -> Edges | None:
     """By launches; ``None`` if no step launched anything that is recorded.
 
-    The edge before a step is the earliest start of what it *or a later step* launched: where a
-    later step overtakes it on another stream, the edges still ascend and no work is lost.
+    A step begins with the first work that it launched, but not before the main stream is done
+    with the step before: copies and collectives for the next batch run ahead on other streams.
+    The last step ends when all that the steps launched is done.
     """
     begins = np.append(trace.steps.start_ns, trace.steps.end_ns[-1])
     work = trace.work
@@ -136,15 +143,37 @@ def _gpu(trace: Trace) -> Edges | None:
     if not len(launched):
         return None
     mine = by_launch[first[0] : first[-1]]
-    earliest = np.minimum.accumulate(work.start_ns[mine][::-1])[::-1]
-    last = by_launch[first[launched[-1]] : first[-1]]
-    bounds = np.append(earliest[first[launched] - first[0]], work.end_ns[last].max())
+    at = first[launched] - first[0]
+    main = work.stream == _main_stream(work, mine)
+    # Of a step or a later one: where a later step overtakes it, the edges still ascend.
+    begin_ns = _earliest(work.start_ns[mine])[at]
+    on_main_ns = _earliest(np.where(main[mine], work.start_ns[mine], _EVER))[at]
+    free = np.append(_NEVER, np.maximum.accumulate(work.end_ns[main]))
+    free_ns = free[np.searchsorted(work.start_ns[main], on_main_ns)]
+    end_ns = work.end_ns[mine].max()
+    bounds = np.minimum(np.minimum(on_main_ns, end_ns), np.maximum(free_ns, begin_ns))
+    bounds = np.append(bounds, end_ns)
     names = _names(trace)
     edges = Edges(mode="gpu", names=tuple(names[i] for i in launched), bounds_ns=bounds)
     if len(launched) == len(names):
         return edges
     idle = ", ".join(name for i, name in enumerate(names) if i not in launched)
     return _with(edges, note=f"steps that launched no work are no steps of their own: {idle}")
+
+
+def _earliest(start_ns: Ints) -> Ints:
+    """Of each entry and all after it."""
+    return np.minimum.accumulate(start_ns[::-1])[::-1]
+
+
+def _main_stream(work: DeviceWork, mine: Ints) -> int:
+    """On which the steps launched most kernels.
+
+    Not that with most time: a collective that waits for its peers runs long.
+    """
+    kernels = mine[work.kind[mine] == KERNEL]
+    streams, count = np.unique(work.stream[kernels if len(kernels) else mine], return_counts=True)
+    return int(streams[count.argmax()])
 
 
 def _chosen(edges: Edges, steps: str) -> Edges:

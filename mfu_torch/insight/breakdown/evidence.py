@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from mfu_torch.insight.breakdown.codes import BASE_BUCKETS
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.matrix import MatrixSplit
+from mfu_torch.insight.breakdown.printed import printed_shares
 from mfu_torch.insight.breakdown.top import short
 from mfu_torch.insight.trace.events import DeviceWork, Ints, Ops, Spans, Trace
 from mfu_torch.records.breakdown import Breakdown, Bucket
@@ -37,6 +39,14 @@ class Evidence:
     def share(self, time_ns: float) -> str:
         """Of the wall time: ``"51.1 %"``."""
         return percent(time_ns / self.breakdown.wall_ns)
+
+    def share_of(self, bucket: Bucket) -> str:
+        """Of the wall time, as a table with one decimal has it, whose parts add up."""
+        return f"{self._printed[bucket.name]} %"
+
+    @cached_property
+    def _printed(self) -> dict[str, str]:
+        return printed_shares(self.breakdown, 1)
 
     @property
     def spans(self) -> DeviceWork | Ops:

@@ -21,7 +21,7 @@ from mfu_torch.insight.breakdown.partition import labels_of
 from mfu_torch.insight.breakdown.ranks import combine, rank_trace
 from mfu_torch.insight.breakdown.remarks import launch_records, notes_on, warnings_on
 from mfu_torch.insight.trace.events import Trace
-from mfu_torch.insight.trace.reading import read_trace
+from mfu_torch.insight.trace.reading import no_collection, read_trace
 from mfu_torch.records import Peak
 from mfu_torch.records.breakdown import Breakdown, Coverage
 
@@ -98,7 +98,20 @@ def analyse(
 ) -> Analysis:
     """As :func:`explain`, with the labels of every nanosecond."""
     table = ClassTable(classes)
-    trace = trace if isinstance(trace, Trace) else read_trace(Path(trace))
+    with no_collection():
+        trace = trace if isinstance(trace, Trace) else read_trace(Path(trace))
+        return _analysed(trace, table, edges, steps, peak, dtype, model_flops)
+
+
+def _analysed(
+    trace: Trace,
+    table: ClassTable,
+    edges: str,
+    steps: str | None,
+    peak: Peak | float | str | None,
+    dtype: str | None,
+    model_flops: float | None,
+) -> Analysis:
     labels = labels_of(trace, edges=edges, steps=steps, table=table)
     matrix = split(trace, labels, peak=peak, dtype=dtype, model_flops=model_flops)
     breakdown = _breakdown(trace, labels, matrix)

@@ -6,22 +6,17 @@ from collections import Counter
 
 import numpy as np
 
+from mfu_torch.insight.breakdown import pauses
 from mfu_torch.insight.breakdown.codes import COMMUNICATION
 from mfu_torch.insight.breakdown.evidence import Evidence, mean_us, times
 from mfu_torch.insight.breakdown.host_labels import main_thread
-from mfu_torch.insight.breakdown.intervals import covered_ns
 from mfu_torch.insight.breakdown.op_names import rule_of_op
+from mfu_torch.insight.trace.events import Ints
 from mfu_torch.records.breakdown import Bucket
 from mfu_torch.units import percent, seconds
 
-LONG_GAP_NS = 1_000_000
-"""Launching takes microseconds: the host did something else in a longer gap."""
-
 _LOOKED_AT = 100
 """Syncs whose op is looked up, those with most time."""
-
-_NAMES_LOOKED_AT = 20
-"""Annotations, those with most time."""
 
 _SYNC_ADVICE = (
     (
@@ -60,7 +55,7 @@ def data_wait(of: Evidence, bucket: Bucket) -> str:
         names[int(of.trace.data_waits.name[span])] += ns
     name = of.trace.names[names.most_common(1)[0][0]]
     what = (
-        f"{of.share(bucket.time_ns)} of the time the loop waits in {name[:80]} "
+        f"{of.share_of(bucket)} of the time the loop waits in {name[:80]} "
         f"({times(len(found), 'wait')} of {mean_us(bucket.time_ns, len(found))} on average)"
     )
     if "SingleProcess" in name:
@@ -87,7 +82,7 @@ def host_sync(of: Evidence, bucket: Bucket) -> str:
     op, call = ops.most_common(1)[0][0], calls.most_common(1)[0][0]
     where = f" in {op}" if op else ""
     what = (
-        f"{of.share(bucket.time_ns)} of the time the device is empty because the host waited for "
+        f"{of.share_of(bucket)} of the time the device is empty because the host waited for "
         f"it: {times(len(found), 'sync')}, most in {call}{where}"
     )
     return f"{what}; {_sync_advice(op)}"
@@ -114,7 +109,7 @@ def alloc(of: Evidence, bucket: Bucket) -> str:
         calls[of.name(spans.name[span])] += 1
     called = ", ".join(f"{count} x {name}" for name, count in calls.most_common(3))
     return (
-        f"{of.share(bucket.time_ns)} of the time memory is reserved or freed inside the steps "
+        f"{of.share_of(bucket)} of the time memory is reserved or freed inside the steps "
         f"({called}): record after a warm-up, do not call empty_cache(), keep shapes the same, or "
         "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     )
@@ -122,26 +117,22 @@ def alloc(of: Evidence, bucket: Bucket) -> str:
 
 def launch_bound(of: Evidence, bucket: Bucket) -> str:
     """Many short kernels, or few long pauses of the host."""
-    gaps, enders = of.gaps(bucket.name)
-    long_ones = gaps[gaps >= LONG_GAP_NS]
-    share = of.share(bucket.time_ns)
-    if long_ones.sum() > bucket.time_ns / 2:
-        end = int(enders[np.argmax(gaps)])
-        before = f"; the longest ends with {_work(of, end)}" if end >= 0 else ""
-        return (
-            f"{share} of the time nothing is launched, most of it in "
-            f"{times(len(long_ones), 'pause')} of {mean_us(long_ones.sum(), len(long_ones))}: the "
-            f"host does other work between ops (Python, logging, a hook){before}"
-        )
+    gaps, _ = of.gaps(bucket.name)
+    long_ones = pauses.Pauses.in_bucket(of, bucket.name)
+    share = of.share_of(bucket)
+    if long_ones.time_ns > bucket.time_ns / 2:
+        return f"{share} of the time nothing is launched, {pauses.sentence(long_ones)}"
     low, high = of.labels.edges.bounds_ns[0], of.labels.edges.bounds_ns[-1]
     work = of.trace.work
     inside = (work.start_ns >= low) & (work.start_ns < high)
     length = (work.end_ns - work.start_ns)[inside]
+    trains = any(name.startswith(("autograd::engine", "Optimizer.step")) for name in of.trace.names)
+    optimizer = " fused optimizers," if trains else ""
     return (
         f"{share} of the time the device waits for the host to launch: "
         f"{times(len(length), 'kernel')} of {mean_us(length.sum(), len(length))} on average, and "
         f"{times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}; try CUDA graphs or "
-        'torch.compile(mode="reduce-overhead"), fused optimizers, or a larger batch'
+        f'torch.compile(mode="reduce-overhead"),{optimizer} or a larger batch'
     )
 
 
@@ -157,7 +148,7 @@ def device_gap(of: Evidence, bucket: Bucket) -> str:
     """How many gaps between kernels that were launched in time."""
     gaps, _ = of.gaps(bucket.name)
     return (
-        f"{of.share(bucket.time_ns)} of the time passes between kernels that were launched in "
+        f"{of.share_of(bucket)} of the time passes between kernels that were launched in "
         f"time ({times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}): the device's own "
         "cost of starting a kernel; fewer, larger kernels help (fusion by torch.compile, CUDA "
         "graphs)"
@@ -167,16 +158,46 @@ def device_gap(of: Evidence, bucket: Bucket) -> str:
 def queued_wait(of: Evidence, bucket: Bucket) -> str:
     """What it is, and is not."""
     gaps, enders = of.gaps(bucket.name)
+    what = f"{of.share_of(bucket)} of the time work was launched and the"
+    in_graph = gaps[_of_graphs(of, enders)].sum() / gaps.sum()
+    if in_graph > 1 / 2:
+        return (
+            f"{what} device seems empty ({times(len(gaps), 'wait')}, {percent(in_graph)} of it "
+            "before work of CUDA graphs): it may run kernels of a graph that the profiler did not "
+            "record (older ones leave some out); compare with a trace without graphs, or one of a "
+            "newer PyTorch and driver"
+        )
     end = int(enders[np.argmax(gaps)])
-    before = f" before {_work(of, end)}" if end >= 0 else ""
+    waits = f"{times(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
+    waits = f"1 wait of {seconds(int(gaps[0]) / 1e9)}" if len(gaps) == 1 else waits
+    waits += f" before {_work(of, end)}" if end >= 0 else ""
+    if end >= 0 and gaps.max() > gaps.sum() / 2 and _is_first_of_stream(of, end):
+        return (
+            f"{what} device seems empty ({waits}): that is the first recorded work of its stream, "
+            "so what was launched before the recording began may still have run; record whole "
+            "steps, with some warm-up steps before them"
+        )
     streams = len(np.unique(of.trace.work.stream))
-    other = f" (there are {streams} streams)" if streams > 1 else ""
+    other = f" of another stream (there are {streams})" if streams > 1 else ""
     return (
-        f"{of.share(bucket.time_ns)} of the time work was launched and the empty device did not "
-        f"start it ({times(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
-        f"{before}){_host_meanwhile(of, bucket)}; look for an event that it waits for"
-        f"{other}, a host function, a peer, or another process on the device"
+        f"{what} empty device did not start it ({waits}){_host_meanwhile(of, bucket)}; look for an "
+        f"event{other} that it waits for, a host function, a late rank, or another process on the "
+        "device (nvidia-smi)"
     )
+
+
+def _of_graphs(of: Evidence, entries: Ints) -> np.ndarray:
+    """Which work shares its launch with other work: one call launches all of a CUDA graph."""
+    work = of.trace.work
+    calls = work.launch_ns * (len(of.trace.threads) + 1) + work.launch_thread
+    _, inverse, count = np.unique(calls, return_inverse=True, return_counts=True)
+    shares = (count[inverse] > 1) & (work.launch_ns >= 0)
+    found: np.ndarray = shares[entries] & (entries >= 0)
+    return found
+
+
+def _is_first_of_stream(of: Evidence, entry: int) -> bool:
+    return int(np.argmax(of.trace.work.stream == of.trace.work.stream[entry])) == entry
 
 
 def _host_meanwhile(of: Evidence, bucket: Bucket) -> str:
@@ -192,18 +213,15 @@ def _host_meanwhile(of: Evidence, bucket: Bucket) -> str:
 
 
 def _meanwhile(of: Evidence, bucket: Bucket) -> str:
-    """Which annotation of another thread runs most of that time: gloo marks its collectives."""
+    """Which annotation runs most of that time, on another thread: gloo marks its collectives."""
     spans = of.trace.annotations
-    others = np.flatnonzero(spans.thread != main_thread(of.trace))
-    took = np.bincount(spans.name[others], (spans.end_ns - spans.start_ns)[others])
+    is_main = spans.thread == main_thread(of.trace)
     mine = of.segments(bucket.name)
-    begins, ends = of.labels.bounds_ns[mine], of.labels.bounds_ns[mine + 1]
-    found = Counter[int]()
-    for name in np.argsort(-took, kind="stable")[:_NAMES_LOOKED_AT].tolist():
-        these = others[spans.name[others] == name]
-        start, end = spans.start_ns[these], spans.end_ns[these]
-        found[name] = int((covered_ns(start, end, ends) - covered_ns(start, end, begins)).sum())
-    name, time_ns = found.most_common(1)[0] if found else (-1, 0)
+    intervals = of.labels.bounds_ns[mine], of.labels.bounds_ns[mine + 1]
+    name, time_ns = pauses.most_annotated(spans, np.flatnonzero(is_main), *intervals, own=True)
+    if time_ns >= bucket.time_ns / 2:
+        return f"; for {percent(time_ns / bucket.time_ns)} of it, it is in {of.name(name)}"
+    name, time_ns = pauses.most_annotated(spans, np.flatnonzero(~is_main), *intervals)
     if time_ns < bucket.time_ns / 2:
         return "; a trace with with_stack=True shows where in a viewer such as ui.perfetto.dev"
     text = f"; for {percent(time_ns / bucket.time_ns)} of it another thread runs {of.name(name)}"
@@ -218,19 +236,19 @@ def unknown(of: Evidence, bucket: Bucket) -> str:
     """Why the cause is not known."""
     if of.labels.of_ops and of.trace.warnings:
         return (
-            f"{of.share(bucket.time_ns)} of the time the main thread runs no operator; what the "
+            f"{of.share_of(bucket)} of the time the main thread runs no operator; what the "
             "device did meanwhile is not read: see the warning"
         )
     if of.labels.of_ops:
         return (
-            f"{of.share(bucket.time_ns)} of the time the main thread runs no operator: Python, or "
+            f"{of.share_of(bucket)} of the time the main thread runs no operator: Python, or "
             f"waiting for other threads{_meanwhile(of, bucket)}"
         )
     known, total = of.breakdown.coverage.launches, of.breakdown.coverage.work
     if known == total:
         return ""
     return (
-        f"{of.share(bucket.time_ns)} of the time ends with work whose launch is not recorded "
+        f"{of.share_of(bucket)} of the time ends with work whose launch is not recorded "
         f"({percent((total - known) / total)} of all work): record CPU and CUDA activities "
         "together, and some warm-up steps before the recorded ones"
     )

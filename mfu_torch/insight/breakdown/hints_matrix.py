@@ -26,6 +26,10 @@ GOOD = 0.75
 SMALL_NS = 5_000
 """A product whose FLOPs take less at the peak cannot fill the device for long enough."""
 
+_OPEN = (
+    "neither kernels' names nor their grids show why; try larger products (a larger batch, fused "
+    'projections), or torch.compile(mode="max-autotune")'
+)
 _ADVICE = {
     "misaligned": "pad the sizes and strides of its operands to multiples of 16 bytes",
     "old_architecture": "a newer library, or operands aligned to 16 bytes",
@@ -44,10 +48,10 @@ def below_peak(of: Evidence, bucket: Bucket) -> str:
         return ""  # a warning says it
     reasons, advice = _reasons(of)
     rates = listed([*_efficiencies(of), *_dtype(of)])
-    what = f"{of.share(bucket.time_ns)} of the time: {rates}"
+    what = f"{of.share_of(bucket)} of the time: {rates}"
     if not reasons:
         open_ = _slow(of) and not of.labels.of_ops
-        return f"{what}; neither kernels' names nor their grids show why" if open_ else what
+        return f"{what}; {_OPEN}" if open_ else what
     return f"{what}; {'; '.join(reasons)}. Try: {'; '.join(dict.fromkeys(advice))}"
 
 
@@ -216,7 +220,7 @@ def recompute(of: Evidence, bucket: Bucket) -> str:
     total = sum(one.work.executed for one in ops)
     if not again and not kernels:
         return (
-            f"{of.share(bucket.time_ns)} of the time at the peak: the trace executes more FLOPs "
+            f"{of.share_of(bucket)} of the time at the peak: the trace executes more FLOPs "
             "than the model FLOPs that were given"
         )
     parts = []
@@ -229,7 +233,7 @@ def recompute(of: Evidence, bucket: Bucket) -> str:
     if kernels:
         parts.append(f"{percent(kernels / total)} are scores that attention backwards repeat")
     advice = "; checkpoint fewer layers if memory allows" if again else ""
-    return f"{of.share(bucket.time_ns)} of the time: {listed(parts)}{advice}"
+    return f"{of.share_of(bucket)} of the time: {listed(parts)}{advice}"
 
 
 def low_rate_dtype(of: Evidence, bucket: Bucket) -> str:
@@ -258,7 +262,7 @@ def low_rate_dtype(of: Evidence, bucket: Bucket) -> str:
     if top is not None and not of.labels.of_ops and top.any():
         example = f", e.g. {_kernel(of.name(of.trace.work.name[int(np.argmax(top))]))}"
     return (
-        f"{of.share(bucket.time_ns)} of the time: {percent(flops / total)} of the FLOPs run in "
+        f"{of.share_of(bucket)} of the time: {percent(flops / total)} of the FLOPs run in "
         f"{dtype}, whose peak is 1/{times_slower:.3g} of {reference.dtype}'s{example}; {advice}"
     )
 
@@ -272,7 +276,7 @@ def unknown_flops(of: Evidence, bucket: Bucket) -> str:
     first = of.most(bucket)
     example = f", e.g. {_kernel(first)}" if first else ""
     return (
-        f"{of.share(bucket.time_ns)} of the time is in matrix kernels of unknown FLOPs{example}: "
+        f"{of.share_of(bucket)} of the time is in matrix kernels of unknown FLOPs{example}: "
         f"{reason}; give the model FLOPs of a step (--model-flops) to place them"
     )
 
@@ -281,7 +285,7 @@ def whole(of: Evidence, bucket: Bucket) -> str:
     """The rate that was reached, where there is no peak to compare it with."""
     if of.labels.of_ops and of.trace.warnings:
         return (
-            f"{of.share(bucket.time_ns)} of the time the host is in matrix ops; how long they take "
+            f"{of.share_of(bucket)} of the time the host is in matrix ops; how long they take "
             "on the device is not read: see the warning"
         )
     counted = of.matrix.counted
@@ -291,7 +295,7 @@ def whole(of: Evidence, bucket: Bucket) -> str:
         why = counted.why_unknown
         reason = max(why, key=lambda text: why[text], default="")
         return (
-            f"{of.share(bucket.time_ns)} of the time, in kernels whose FLOPs are not known: "
+            f"{of.share_of(bucket)} of the time, in kernels whose FLOPs are not known: "
             f"{reason}; the model FLOPs of a step, a peak and its dtype give the MFU all the same "
             "(--model-flops, --peak, --dtype)"
         )
@@ -299,6 +303,6 @@ def whole(of: Evidence, bucket: Bucket) -> str:
     known = known_ns / max(int(counted.time_ns.sum()), 1)
     those = "matrix kernels" if known == 1 else f"the {percent(known)} of known FLOPs"
     return (
-        f"{of.share(bucket.time_ns)} of the time; {those} run at {rate}: give the device's peak "
+        f"{of.share_of(bucket)} of the time; {those} run at {rate}: give the device's peak "
         "(--peak) to see how far below it that is"
     )

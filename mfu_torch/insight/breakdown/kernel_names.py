@@ -27,30 +27,32 @@ _PART = re.compile(r"(\d+)")
 _ANONYMOUS = ("(anonymous namespace)::", "_GLOBAL__N_1::")
 
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|msccl|nvshmem|deep_?ep|dpsk::ep|(^|[^a-z])(inter|intra)_?node|multimem|symm_mem"
-    r"|symmetric_memory|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|(one|two)_shot_"
-    r"|cross_device_reduce",
+    r"nccl|rccl|msccl|(^|[^a-z])(one)?ccl[_:]|nvshmem|(deep|hybrid)_?ep|dpsk::ep|mori::"
+    r"|(^|[^a-z])(inter|intra)_?node|(^|[^a-z])Ep(Dispatch|Combine)|multimem|symm_mem"
+    r"|symmetric_memory|all_?reduce|all_?gather|reduce_?scatter|all_?(to|2)_?all|moe_?a2a"
+    r"|(one|two)_shot_|cross_device_reduce|userbuffers|(put|wait|get)_signal"
+    r"|(^|:)barrier_(kernel|on_stream)",
     re.IGNORECASE,
 )
 # No matrix work even under a matrix op: layout changes, biases, reductions, norms. Triton kernels
 # that the compiler generates are named after all ops fused into them, "convolution" included; only
-# its templates (triton_tem_) multiply.
+# its templates (triton_tem_) multiply. What only prepares an attention (its schedule) is none.
 _OTHER = re.compile(
-    r"elementwise|layer_?norm|rms_?norm|batch_?norm|(^|::)bn_[fb]w|(^|::)reduce_kernel|softmax"
+    r"elem(ent)?wise|layer_?norm|rms_?norm|batch_?norm|(^|::)bn_[fb]w|(^|::)reduce_kernel|softmax"
     r"|multi_tensor|CatArray|index(?!ed)|nchwToNhwc|nhwcToNchw|NCHW2CNHW|CNHW2NCHW"
     r"|(^|[_:])(cast|copy|fill)(_|$)|(?<!conv_)transpose|scalePackedTensor|SubTensorOp|OpTensor"
-    r"|reshape_and_cache|rotary|_quant_kernel|quantize(?!.*gemm)"
-    r"|triton_(poi|red|per|for|split_scan)_",
+    r"|(reshape|concat)_and_cache|rotary|_quant_kernel|quantize(?!.*(gemm|mul_mat))"
+    r"|metadata|prepare_varlen|triton_(poi|red|per|for|split_scan)_|triton_(?!tem_)(\w+_)?fused_",
     re.IGNORECASE,
 )
 _COPY = re.compile(r"amd_rocclr_(copy|fill)Buffer")  # AMD copies and fills with kernels
 _MATRIX = (
-    (ATTENTION, r"fmha|flash(?!infer)|attn|attention|sdpa|(^|[^a-z])mha_|sage_fwd"
-                r"|Batch(Prefill|Decode)"),
+    (ATTENTION, r"fmha|flash(?!infer)|attn|attention|sdpa|(^|[^a-z])m[hl]a_|sage_fwd"
+                r"|(Batch|Single)(Prefill|Decode)|_fwd_(grouped_)?kernel_stage\d|bwd_preprocess"),
     (CONV, r"(?<![a-z])conv(?!ert)|_conv|convol|wgrad|dgrad|fprop|implicit_?gemm|winograd|scudnn"
            r"|igemm|miopenSp3"),
     (GEMM, r"(?<!fb)gemm|cublas|cutlass|cijk_|nvjet|matmul|(^|[_:])b?mm(_|$)|xmma|splitK|gemv"
-           r"|hmma|marlin|fused_moe_kernel|triton_tem_"),
+           r"|hmma|marlin|fused_moe_kernel|(^|[^a-z])fmoe_|moe_stage[12]|mul_mat_|triton_tem_"),
 )  # fmt: skip
 _MATRIX_PATTERNS = tuple((code, re.compile(text, re.IGNORECASE)) for code, text in _MATRIX)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,12 +54,12 @@ class Labels:
     work_class: Ints
     of_ops: bool = False
 
-    @property
+    @cached_property
     def length_ns(self) -> Ints:
         """Of each segment; all together are the wall time of the steps."""
         return np.diff(self.bounds_ns)
 
-    @property
+    @cached_property
     def bucket(self) -> Ints:
         """Index into :data:`BASE_BUCKETS` of each segment."""
         busy = np.maximum(self.time_class - ATTENTION, 0)

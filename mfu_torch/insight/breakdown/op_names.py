@@ -7,19 +7,34 @@ from dataclasses import dataclass
 
 from mfu_torch.insight.breakdown.codes import ATTENTION, COMMUNICATION, CONV, GEMM, OTHER
 
-_COMMUNICATION = re.compile(r"^(record_param_comms$|c10d::|nccl:|gloo:|mscclpp?:)")
+_COMMUNICATION = re.compile(
+    r"^(record_param_comms$|_?c10d(_functional)?::|\w*ccl(pp)?:|(gloo|mpi|ucc):|oneccl_bindings\w*::"
+    r"|symm_mem::(?!fused_))"  # the fused ones also multiply
+)
 _OF_TORCH = re.compile(r"^(aten|mkldnn|quantized|onednn)::(.*)$")
+_NODE = re.compile(r"Backward\d+$|^autograd::")
+"""Nodes of autograd: what they run is recorded inside them as ops."""
 _TORCH = (
     (OTHER, re.compile(r"^(copy_$|_foreach_|_fused_(adam|adamw|sgd|adagrad)_?$)")),
     (ATTENTION, re.compile(r"attention|sdpa(?!_choice)")),
     (CONV, re.compile(r"conv(?!ert)")),
-    (GEMM, re.compile(r"^(\w*_)?(b?add)?b?mm(_\w*)?$|^(add)?mv_?$|^addr_?$|^_?(mkldnn_)?linear"
-                      r"|^mkldnn_rnn_layer")),
+    (GEMM, re.compile(r"^(\w*_)?(b?add)?b?mm(_\w*)?$|^(add)?mv_?$|^addr_?$|^_?(mkldnn_|q)?linear"
+                      r"|^(matmul|v?dot)$|^(mkldnn|miopen|_cudnn)_rnn")),
 )  # fmt: skip
 _CUSTOM = (
-    (ATTENTION, re.compile(r"attn|attention|fmha", re.IGNORECASE)),
+    (
+        ATTENTION,
+        re.compile(
+            r"attn|attention|fmha|sdpa|flash_?(fwd|bwd|mla)|(^|[^a-z])m[hl]a_", re.IGNORECASE
+        ),
+    ),
     (CONV, re.compile(r"(^|[^a-z])conv(?!ert)", re.IGNORECASE)),
-    (GEMM, re.compile(r"(?<!fb)gemm|matmul|(^|[_:])b?mm(_|$)", re.IGNORECASE)),
+    (
+        GEMM,
+        re.compile(
+            r"(?<!fb)gemm|matmul|(^|[_:])b?mm(_|$)|moe_stage[12]|(^|[^a-z])fmoe", re.IGNORECASE
+        ),
+    ),
 )
 
 
@@ -51,7 +66,7 @@ def rule_of_op(name: str) -> OpRule:
     if of_torch:
         code = _first(_TORCH, of_torch[2])
         return OpRule(code, exact=code is not None, asks_parent=False)
-    code = _first(_CUSTOM, name)
+    code = None if _NODE.search(name) else _first(_CUSTOM, name)
     return OpRule(code, exact=False, asks_parent=code is None)
 
 

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mfu_torch.insight.breakdown.collectives import (
-    STREAM,
     NotOneJob,
     RankTrace,
     rank_trace,
     transfers,
+)
+from mfu_torch.insight.breakdown.job_roofline import JobRoofline, joined
+from mfu_torch.insight.breakdown.late import Group, Late, late
+from mfu_torch.insight.breakdown.one_job import check, notes_on, unmatched_note
+from mfu_torch.insight.breakdown.pipeline import (
+    Pipeline,
+    chains,
+    pipeline_of,
+    stage_waits,
 )
 from mfu_torch.insight.breakdown.totals import total
 from mfu_torch.records import Record
@@ -27,9 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Exchange", "Job", "NotOneJob", "RankTrace", "RankWait", "combine", "rank_trace"]
 
-_CLEAR = 0.5  # a culprit waits less than half as long as the others do on average
-_LEAST = 0.01  # of the time of a rank: who waits for less waits for nobody
-
 
 class Exchange(Record, frozen=True, kw_only=True):
     """Communication of one process group and collective, of all ranks and steps together.
@@ -37,7 +42,9 @@ class Exchange(Record, frozen=True, kw_only=True):
     ``exposed_ns == transfer_ns + waiting_ns + unsplit_ns``.
 
     Attributes:
-        group: Its name; ``"stream N"`` where the trace names none.
+        group: What the program calls it (``"mesh_tp"``), all groups of this name together; else
+            its name; ``"stream N"`` where the trace names none.
+        groups: How many process groups that are.
         collective: E.g. ``"all_reduce"``.
         calls: Kernels.
         matched: Of them, those that were found on another rank, too.
@@ -48,6 +55,7 @@ class Exchange(Record, frozen=True, kw_only=True):
     """
 
     group: str
+    groups: int = 1
     collective: str
     calls: int
     matched: int
@@ -62,11 +70,14 @@ class RankWait(Record, frozen=True, kw_only=True):
 
     Attributes:
         rank: Of the job.
-        waited_ns: Sum over matched collectives: its duration less the shortest one.
+        waited_ns: Sum over matched collectives: its duration less the shortest one; of sends and
+            receives, what is part of the bubble.
         exposed_ns: Of the exposed communication, waiting.
+        matched: Its kernels of collectives whose waiting is known; with none, 0 ns say nothing.
     """
 
     rank: int
+    matched: int
     waited_ns: int
     exposed_ns: int
 
@@ -81,10 +92,10 @@ class Job(Record, frozen=True, kw_only=True):
         world_size: Of the job; ``None`` where no trace says it.
         exchanges: By process group and collective, the most exposed first.
         waits: Of each rank.
-        culprit: The rank that the others wait for: it waits less than half as long as they do on
-            average, and they for more than 1 % of the time; ``None`` where no rank stands out.
-        bubble_ns: Time in, or idle time ended by, a send or receive, beyond the transfer;
-            ``None`` where nothing is sent to one rank.
+        late: The ranks that others wait for, and not because they waited themselves; empty where
+            none stands out.
+        pipelines: Ranks that send to each other; rings are none.
+        roofline: Of all ranks.
         notes: What limits these figures, as sentences.
     """
 
@@ -93,9 +104,24 @@ class Job(Record, frozen=True, kw_only=True):
     world_size: int | None
     exchanges: tuple[Exchange, ...]
     waits: tuple[RankWait, ...]
-    culprit: int | None
-    bubble_ns: int | None
+    late: tuple[Late, ...]
+    pipelines: tuple[Pipeline, ...]
+    roofline: JobRoofline
     notes: tuple[str, ...] = ()
+
+    @property
+    def culprit(self) -> int | None:
+        """The rank that the others wait for, where it is one."""
+        ranks = {rank for one in self.late for rank in one.ranks}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    @property
+    def bubble_ns(self) -> int | None:
+        """Time in, or idle time ended by, a send or receive of a pipeline, beyond its transfer.
+
+        ``None`` where there is no pipeline.
+        """
+        return sum(one.bubble_ns for one in self.pipelines) if self.pipelines else None
 
 
 def combine(given: Sequence[RankTrace]) -> Job:
@@ -107,61 +133,32 @@ def combine(given: Sequence[RankTrace]) -> Job:
             collectives.
     """
     ranks = sorted(given, key=lambda one: -1 if one.rank is None else one.rank)
-    world = _check(ranks)
+    world = check(ranks)
     known = transfers(ranks)
     splits = [_split(one, of) for one, of in zip(ranks, known, strict=True)]
-    waits = tuple(map(_wait, ranks, known, splits))
+    exposed = [one.exposed_ns for one in splits]
+    pairs = [
+        (one, pipeline_of(one, ranks, [of.waiting_ns for of in splits], exposed))
+        for one in chains(ranks)
+    ]
+    stages = [(chain, found) for chain, found in pairs if not found.is_ring]
+    groups = [
+        *_groups(ranks, known, splits),
+        *(Group(one.group, stage_waits(one, ranks, exposed)) for one, _ in stages),
+    ]
     exchanges = _exchanges(ranks, splits)
+    calls, told = (sum(getattr(one, name) for one in exchanges) for name in ("calls", "matched"))
     return Job(
         total=total([one.breakdown for one in ranks]),
         ranks=tuple(one.breakdown for one in ranks),
         world_size=world,
         exchanges=exchanges,
-        waits=waits,
-        culprit=_culprit(waits, sum(one.breakdown.wall_ns for one in ranks) / len(ranks)),
-        bubble_ns=_bubble(ranks, splits),
-        notes=_notes(ranks, world, exchanges),
+        waits=tuple(map(_wait, ranks, known, splits)),
+        late=late(groups, sum(one.breakdown.wall_ns for one in ranks) / len(ranks)),
+        pipelines=tuple(found for _, found in stages),
+        roofline=joined([(one.breakdown, one.roofline) for one in ranks]),
+        notes=(*notes_on(ranks, world), *unmatched_note(calls, told)),
     )
-
-
-# --- whether they belong together ------------------------------------------------------------
-
-
-def _check(ranks: Sequence[RankTrace]) -> int | None:
-    seen: dict[int, str] = {}
-    for one in ranks:
-        rank, file = one.rank, one.file
-        if rank is None:
-            raise NotOneJob(
-                f"{file} does not say which rank it is of, so it cannot be joined with others; "
-                "explain it alone"
-            )
-        if rank in seen:
-            raise NotOneJob(
-                f"rank {rank} is there twice ({seen[rank]} and {file}); give one trace of each"
-            )
-        seen[rank] = file
-    worlds = {one.world_size for one in ranks if one.world_size is not None}
-    if len(worlds) > 1:
-        sizes = ", ".join(f"{one.file}: {one.world_size}" for one in ranks[:4])
-        raise NotOneJob(f"the ranks are of jobs of different size ({sizes})")
-    _check_steps([one.breakdown for one in ranks])
-    return worlds.pop() if worlds else None
-
-
-def _check_steps(ranks: Sequence[Breakdown]) -> None:
-    first = ranks[0]
-    for other in ranks[1:]:
-        if other.edges != first.edges:
-            raise NotOneJob(
-                f"the steps of {first.file} are delimited by {first.edges!r}, those of "
-                f"{other.file} by {other.edges!r}; give the same --edges for all"
-            )
-        if not set(other.steps) & set(first.steps):
-            raise NotOneJob(
-                f"{first.file} and {other.file} have no step in common ({first.steps[0]} and "
-                f"{other.steps[0]}, ...): they were recorded at different times of the job"
-            )
 
 
 # --- transfer and waiting --------------------------------------------------------------------
@@ -192,6 +189,7 @@ def _split(one: RankTrace, known: dict[int, int]) -> _Split:
 
 def _exchanges(ranks: Sequence[RankTrace], splits: Sequence[_Split]) -> tuple[Exchange, ...]:
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 5)
+    groups: dict[tuple[str, str], set[tuple[str, tuple[int, ...]]]] = defaultdict(set)
     for one, split in zip(ranks, splits, strict=True):
         rows = zip(one.calls, *(column.tolist() for column in split), strict=True)
         for call, exposed, waiting, transfer in rows:
@@ -199,11 +197,13 @@ def _exchanges(ranks: Sequence[RankTrace], splits: Sequence[_Split]) -> tuple[Ex
                 continue  # outside of the steps
             told = transfer >= 0
             added = (1, int(told), exposed, waiting, 0 if told else exposed)
-            of = sums[call.group, call.name]
+            groups[call.label, call.name].add((call.group, call.members))
+            of = sums[call.label, call.name]
             of[:] = [a + b for a, b in zip(of, added, strict=True)]
     found = [
         Exchange(
             group=group,
+            groups=len(groups[group, name]),
             collective=name,
             calls=calls,
             matched=told,
@@ -218,45 +218,35 @@ def _exchanges(ranks: Sequence[RankTrace], splits: Sequence[_Split]) -> tuple[Ex
 
 
 def _wait(one: RankTrace, known: dict[int, int], split: _Split) -> RankWait:
-    waited = sum(one.calls[index].duration_ns - transfer for index, transfer in known.items())
+    waited = sum(
+        # A send or receive may be posted early, beside compute, and wait for nobody's loss.
+        int(split.waiting_ns[index] + one.idle_ns[index])
+        if one.calls[index].is_point_to_point
+        else one.calls[index].duration_ns - transfer
+        for index, transfer in known.items()
+    )
     assert one.rank is not None  # checked
-    return RankWait(rank=one.rank, waited_ns=waited, exposed_ns=int(split.waiting_ns.sum()))
+    exposed = int(split.waiting_ns.sum())
+    return RankWait(rank=one.rank, matched=len(known), waited_ns=waited, exposed_ns=exposed)
 
 
-def _culprit(waits: Sequence[RankWait], wall_ns: float) -> int | None:
-    least, *others = sorted(waits, key=lambda one: one.waited_ns)
-    mean = sum(one.waited_ns for one in others) / max(1, len(others))
-    is_clear = mean > _LEAST * wall_ns and least.waited_ns < _CLEAR * mean
-    return least.rank if is_clear else None
+def _groups(
+    ranks: Sequence[RankTrace], known: Sequence[dict[int, int]], splits: Sequence[_Split]
+) -> list[Group]:
+    """Exposed waits in collectives of each process group; in a pipeline the work tells.
 
-
-def _bubble(ranks: Sequence[RankTrace], splits: Sequence[_Split]) -> int | None:
-    bubble, is_seen = 0, False
-    for one, split in zip(ranks, splits, strict=True):
-        sends = np.array([call.is_point_to_point for call in one.calls], bool)
-        bubble += int(one.idle_ns[sends].sum()) + int(split.waiting_ns[sends].sum())
-        is_seen = is_seen or bool(sends.any())
-    return bubble if is_seen else None
-
-
-def _notes(
-    ranks: Sequence[RankTrace], world: int | None, exchanges: Sequence[Exchange]
-) -> tuple[str, ...]:
-    notes = []
-    if world is not None and len(ranks) < world:
-        notes.append(
-            f"{len(ranks)} of {world} ranks are given: whom they wait for may be another one, and "
-            "the transfer may be shorter than the shortest that is seen"
-        )
-    calls, told = (sum(getattr(one, name) for one in exchanges) for name in ("calls", "matched"))
-    if calls and told < calls:
-        notes.append(
-            f"{calls - told:,} of {calls:,} kernels of collectives have no counterpart on another "
-            "given rank; their time is not split into transfer and waiting"
-        )
-    if any(one.group.startswith(STREAM) for one in exchanges):
-        notes.append(
-            "the trace does not name process groups: a stream stands for one, and collectives are "
-            "matched by their order among those of their kind on it"
-        )
-    return tuple(notes)
+    A collective that one rank begins early, beside its compute, makes nobody late.
+    """
+    waits: dict[tuple[str, tuple[int, ...]], dict[int, dict[str, int]]] = {}
+    labels: dict[tuple[str, tuple[int, ...]], str] = {}
+    for one, of, split in zip(ranks, known, splits, strict=True):
+        assert one.rank is not None  # checked
+        for index in of:
+            call, step = one.calls[index], one.step_of(one.calls[index])
+            if call.is_point_to_point or step is None:
+                continue
+            group = (call.group, call.members)
+            labels[group] = call.label
+            mine = waits.setdefault(group, {}).setdefault(one.rank, {})
+            mine[step] = mine.get(step, 0) + int(split.waiting_ns[index])
+    return [Group(labels[group], of) for group, of in waits.items()]

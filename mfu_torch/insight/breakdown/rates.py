@@ -15,6 +15,8 @@ from mfu_torch.units import parse_flops_per_s
 NO_DEVICE = "the trace names no device, and a CPU has no documented peak (--peak gives one)"
 NO_FLOPS = "matrix time stays one bucket: it has no known FLOPs, so no dtype (--dtype gives one)"
 
+_MORE = re.compile(r", and a similar|; nor can|\. (?:Supply|Contractions)")
+_TABLE = re.compile(r"the table of \d+ devices does not")
 _BEFORE_AMPERE = re.compile(r"\b([VPK]100|[PKM][48]0|T4|GTX|TITAN V)\b")
 
 
@@ -89,8 +91,8 @@ def rates(
 
 def _reason(error: UnknownPeak) -> str:
     """Why there is no peak, without what was tried besides, and what a Meter would advise."""
-    first = re.split(r", and a similar|; nor can|\. (?:Supply|Contractions)", str(error))[0]
-    return re.sub(r"the table of \d+ devices does not", "the table of devices does not", first)
+    first = _MORE.split(str(error), maxsplit=1)[0]
+    return _TABLE.sub("the table of devices does not", first)
 
 
 def may_have_tf32(device: str | None) -> bool:

@@ -69,7 +69,7 @@ def is_recomputed(trace: Trace, work: OpWork, op: int) -> bool:
     """
     seen: set[str] = set()
     for around in work.around(op):
-        name = trace.names[trace.ops.name[around]].removeprefix(_ENGINE)
+        name = work.name(around).removeprefix(_ENGINE)
         kind = _kind(name)
         if kind == "node":
             return _inside(name, seen)

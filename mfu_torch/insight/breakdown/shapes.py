@@ -22,9 +22,6 @@ NO_FORMULA = "the op is none whose FLOPs follow from shapes (a custom or fused o
 
 _CONV_BACKWARDS = ("aten::cudnn_convolution_backward", "aten::convolution_backward")
 
-_Key = tuple[bytes, ...]
-
-
 DEEPEST = 256
 """Ops around one that are looked at. Real ones nest less; a damaged trace may nest in a circle."""
 
@@ -44,10 +41,17 @@ class OpWork:
     def __init__(self, trace: Trace) -> None:
         self._ops = trace.ops
         self._names = trace.names
+        self._name, self._parent = trace.ops.name.tolist(), trace.ops.parent.tolist()
         self._counted: dict[int, int] = {}
-        self._known: dict[tuple[int, _Key, tuple[int, _Key] | None], Work | str] = {}
+        self._known: dict[tuple[int | bytes, ...], Work | str] = {}
         self._outputs: dict[tuple[Shape, Shape], Shape] | None = None
         self._has_formula = {i for i, name in enumerate(trace.names) if name in FORMULAS}
+        # The filters of these are in their parent's record.
+        self._needs_parent = {i for i in self._has_formula if "_backward_" in trace.names[i]}
+
+    def name(self, op: int) -> str:
+        """Of an op."""
+        return str(self._names[self._name[op]])
 
     def of(self, op: int) -> Work | None:
         """Work of one op by its own record; ``None`` where it does not follow from that."""
@@ -70,14 +74,17 @@ class OpWork:
             if op < 0:
                 break
             yield op
-            op = int(self._ops.parent[op])
+            op = self._parent[op]
 
     def counted_op(self, op: int) -> int:
         """The innermost op, itself or around it, whose work is known; -1: none."""
         passed, found = [], -1
         for one in self.around(op):
-            if one in self._counted or self.of(one) is not None:
-                found = self._counted.get(one, one)
+            if one in self._counted:
+                found = self._counted[one]
+                break
+            if self.of(one) is not None:
+                found = one
                 break
             passed.append(one)
         self._counted.update(dict.fromkeys([op, *passed], found))
@@ -85,13 +92,13 @@ class OpWork:
 
     def counted_ops(self, ops: Iterable[int]) -> list[int]:
         """These ops without those that enclose another one of them: nothing counts twice."""
-        found = set(ops)
+        found, parent = set(ops), self._parent
         enclosing: set[int] = set()
         for op in found:
-            for around in self.around(int(self._ops.parent[op])):
-                if around in enclosing:
-                    break
+            around = parent[op]
+            while around >= 0 and around not in enclosing:  # also where a trace nests in a circle
                 enclosing.add(around)
+                around = parent[around]
         return sorted(found - enclosing)
 
     def leaves(self) -> list[int]:
@@ -106,23 +113,23 @@ class OpWork:
         Raises:
             NotRecordedError: If they are not there or cannot be read.
         """
-        return call_of(self._names[self._ops.name[op]], *self._texts(op))
+        return call_of(self._names[self._name[op]], *self._texts(op))
 
     def _texts(self, op: int) -> tuple[bytes, bytes, bytes]:
         return self._ops.dims[op], self._ops.types[op], self._ops.concrete[op]
 
     def _find(self, op: int) -> Work | str:
-        name = int(self._ops.name[op])
+        name = self._name[op]
         if name not in self._has_formula:
             return NO_FORMULA
-        parent = int(self._ops.parent[op])
-        around = None
-        if parent >= 0 and "_backward_" in self._names[name]:  # its filters are the parent's
-            around = (int(self._ops.name[parent]), self._texts(parent))
-        key = (name, self._texts(op), around)
-        if key not in self._known:
-            self._known[key] = self._compute(op, parent if around else -1)
-        return self._known[key]
+        parent = self._parent[op] if name in self._needs_parent else -1
+        key: tuple[int | bytes, ...] = (name, *self._texts(op))
+        if parent >= 0:
+            key += (self._name[parent], *self._texts(parent))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._compute(op, parent)
+        return found
 
     def _compute(self, op: int, parent: int) -> Work | str:
         try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mfu_torch.insight.breakdown.rank_hints import hint_of
 from mfu_torch.records.breakdown import BUCKETS, Breakdown, Bucket, Coverage, Kernel
+
+PEAKS_DIFFER = "the peaks of the ranks differ: matrix time is not divided"
+"""The warning on ranks of unlike devices."""
 
 _MATRIX = "matrix"
 _TOP = 10
-_MORE_RANKS = "; give the traces of all ranks"  # ends a hint; here they are given
 _FIGURE = re.compile(r"\d[\d.,]*")
 
 
@@ -22,7 +25,7 @@ def total(ranks: Sequence[Breakdown]) -> Breakdown:
     peak = first.peak if all(one.peak == first.peak for one in ranks) else None
     merged = peak is None and any(one.peak is not None for one in ranks)
     devices = {one.device for one in ranks}
-    differ = ("the peaks of the ranks differ: matrix time is not divided",) if merged else ()
+    differ = (PEAKS_DIFFER,) if merged else ()
     return Breakdown(
         file=f"{len(ranks)} ranks: {first.file} ... {ranks[-1].file}",
         device=first.device if len(devices) == 1 else "several devices",
@@ -71,13 +74,12 @@ def _bucket(name: str, ranks: Sequence[Breakdown], merged: bool) -> Bucket:
         found += [(one, b) for b in mine]
         columns = [b.per_step_ns for b in mine] or [(0,) * len(one.step_ns)]
         per_step += [sum(column) for column in zip(*columns, strict=True)]
-    rank, worst = max(found, key=lambda pair: pair[1].time_ns)
     return Bucket(
         name=name,
         time_ns=sum(b.time_ns for _, b in found),
         per_step_ns=tuple(per_step),
         top=_top([kernel for _, b in found for kernel in b.top]),
-        hint=f"Rank {rank.rank}: {worst.hint.partition(_MORE_RANKS)[0]}" if worst.hint else "",
+        hint=hint_of(found, len(ranks)),
     )
 
 

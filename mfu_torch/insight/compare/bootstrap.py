@@ -8,6 +8,7 @@ Sources:
         (:mod:`mfu_torch.insight.compare.blocks`).
     Hesterberg 2015, "What teachers should know about the bootstrap", section 3.2: of few values the
         percentile interval is too narrow, by sqrt((m - 1) / m) and for want of Student's t.
+    Kendall 1954, "Note on bias in the estimation of autocorrelation".
     Welch 1947: the degrees of freedom of a difference.
     Bloom 1995, "Minimum detectable effects".
 """
@@ -15,12 +16,14 @@ Sources:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
-from mfu_torch.insight.compare.blocks import Floats, block_length
+from mfu_torch.insight.compare.blocks import Floats, block_length, widening
+from mfu_torch.insight.text import plural
 
 LEVEL = 0.95
 """Of the interval."""
@@ -32,6 +35,8 @@ SEED = 2024
 
 FEWEST_STEPS = 10
 FEWEST_BLOCKS = 5.0
+_FEWEST_INDEPENDENT = 4.0
+"""For Student's t: its series begins to be right at 3 degrees of freedom."""
 
 _MOST_PIECES = 1000
 _DRAWN_AT_ONCE = 10**6
@@ -59,11 +64,17 @@ class Resampled(NamedTuple):
         sums: (replicates, columns).
         blocks: How many independent blocks the run is made of.
         block: Steps in each.
+        wider: Factor of the standard error of each ratio, by its two columns.
     """
 
     sums: Floats
     blocks: float
     block: int
+    wider: Mapping[tuple[int, int], float]
+
+    def independent(self, ratio: tuple[int, int]) -> float:
+        """How many values the standard error of a ratio is known from: fewer if it is widened."""
+        return max(self.blocks / self.wider.get(ratio, 1.0), _FEWEST_INDEPENDENT)
 
 
 def resample(
@@ -80,21 +91,24 @@ def resample(
     """
     steps = len(columns)
     if steps < FEWEST_STEPS:
-        return f"{steps} steady steps are too few for an interval; at least {FEWEST_STEPS}"
+        said = f"{plural(steps, 'steady step')} {'is' if steps == 1 else 'are'} too few"
+        return f"{said} for an interval; at least {FEWEST_STEPS}"
     if not np.isfinite(columns).all():
         return "a step has a time or an amount that is not finite"
     size = -(-steps // _MOST_PIECES)  # of long runs, sums over so many steps at a time
     pieces = np.add.reduceat(columns, np.arange(0, steps, size), axis=0)
     if steps % size:
         pieces = pieces[:-1]  # the last one is shorter than the others
-    block = max((block_length(_influence(pieces, *ratio)) for ratio in ratios), default=1)
+    influence = {ratio: _influence(pieces, *ratio) for ratio in ratios}
+    block = max(map(block_length, influence.values()), default=1)
     blocks = len(pieces) / block
     if blocks < FEWEST_BLOCKS:
         return (
             f"about {block * size} steps in a row depend on each other, and {steps} steady steps "
             "are too few of these for an interval"
         )
-    return Resampled(_draw(pieces, block, seed, replicates), blocks, block * size)
+    wider = {ratio: widening(series, block) for ratio, series in influence.items()}
+    return Resampled(_draw(pieces, block, seed, replicates), blocks, block * size, wider)
 
 
 def _influence(pieces: Floats, of: int, over: int) -> Floats:
@@ -147,7 +161,7 @@ def interval(
     if not all(np.isfinite(each).all() for each in drawn):
         return None
     variances = [float(each.var()) for each in drawn]
-    freedom = _degrees_of_freedom(variances, (a.blocks, b.blocks))
+    freedom = _degrees_of_freedom(variances, (a.independent(in_a), b.independent(in_b)))
     centre = math.log1p(change) if relative else change
     tail = _NORMAL.cdf(-student_t(0.5 + LEVEL / 2, freedom))
     low, high = np.quantile(centre + drawn[1] - drawn[0], [tail, 1 - tail])
@@ -162,7 +176,7 @@ def _deviations(run: Resampled, of: int, over: int, relative: bool) -> Floats:
         ratios = run.sums[:, of] / run.sums[:, over]
         values = np.log(ratios) if relative else ratios
         spread: Floats = values - values.mean()
-    return spread * math.sqrt(run.blocks / (run.blocks - 1))
+    return spread * run.wider.get((of, over), 1.0) * math.sqrt(run.blocks / (run.blocks - 1))
 
 
 def _degrees_of_freedom(variances: list[float], blocks: tuple[float, float]) -> float:

@@ -68,6 +68,10 @@ def _known(a: Facet, b: Facet) -> Iterator[Difference]:
         yield Difference(
             aspect="unknown MFU", a=texts[0], b=texts[1], forbids=UTILIZATIONS, why=why
         )
+    elif (a.figures.mfu == 0) != (b.figures.mfu == 0):
+        texts = ["none" if f.figures.mfu == 0 else "some" for f in (a, b)]
+        why = "where no FLOPs were seen, the work was another, or was not seen; the notes say more"
+        yield Difference(aspect="FLOPs", a=texts[0], b=texts[1], forbids=UTILIZATIONS, why=why)
     elif max(a.figures.mfu, b.figures.mfu, a.figures.hfu or 0, b.figures.hfu or 0) > 1:
         texts = [share_text(f.figures.mfu) for f in (a, b)]
         yield Difference(aspect="above the peak", a=texts[0], b=texts[1], why=ABOVE_PEAK)
@@ -184,7 +188,8 @@ def _window(a: Facet, b: Facet) -> Iterator[Difference]:
     if not a.steady or not b.steady:
         return
     spans = [(f.steady[0].index, f.steady[-1].index) for f in (a, b)]
-    if spans[0][0] > spans[1][1] or spans[1][0] > spans[0][1]:
+    shared = min(last for _, last in spans) - max(first for first, _ in spans) + 1
+    if 2 * shared < min(last - first + 1 for first, last in spans):
         texts = [f"steps {first} to {last}" for first, last in spans]
         why = "other parts of a training: what changes as it goes on is in the difference"
         yield Difference(aspect="steady window", a=texts[0], b=texts[1], why=why)

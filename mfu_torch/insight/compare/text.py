@@ -75,7 +75,7 @@ def _value(change: Change, value: float | None) -> str:
 
 def _row(name: str, *cells: str) -> str:
     first, *widths = _COLUMNS
-    columns = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+    columns = (f" {cell:>{width - 1}}" for cell, width in zip(cells, widths, strict=True))
     return f"{name:<{first}}{''.join(columns)}".rstrip()
 
 

@@ -9,6 +9,10 @@ from mfu_torch.units import significant
 
 _HIGHER = {"MFU": "the MFU of B is {} {} than that of A", "tokens/s": "B makes {} {} tokens/s"}
 _HIGHER["samples/s"] = "B makes {} {} samples/s"
+_FIGURES = ("MFU", "tokens/s", "samples/s")
+"""What is said of two runs that are alike: the first that is known of both."""
+_HUGE = 1e5
+"""Percent or points from which on digits say no more than a power of ten."""
 
 
 def signed(change: Change, value: float) -> str:
@@ -16,6 +20,8 @@ def signed(change: Change, value: float) -> str:
     amount = 100 * value
     digits = 3 if abs(amount) >= 10 else 2
     text = significant(amount, digits) if abs(amount) >= 5e-5 else "0"
+    if abs(amount) >= _HUGE:
+        text = f"{amount:.1e}"
     sign = "+" if amount > 0 and text != "0" else ""
     return f"{sign}{text} {'%' if change.relative else 'points'}"
 
@@ -29,7 +35,7 @@ def verdict(differences: Sequence[Difference], changes: Sequence[Change]) -> str
     """Whether two runs can be compared, and what then is the most important difference."""
     mfu, throughput = _forbidding(differences, "MFU"), _forbidding(differences, "throughput")
     if not mfu and not throughput:
-        return f"Comparable: {_outcome(changes, ('MFU',))}."
+        return f"Comparable: {_outcome(changes, _FIGURES)}."
     if mfu and throughput:
         shared = [aspect for aspect in mfu if aspect in throughput]
         if len(shared) == len(mfu) == len(throughput):

@@ -15,6 +15,7 @@ from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.events import MEMCPY, DeviceWork, Ints, Ops, Spans, Trace
 from mfu_torch.insight.trace.heads import job_of
 from mfu_torch.insight.trace.launches import launching_calls, ops_by_number
+from mfu_torch.insight.trace.missing import launches_without_work, without_device, without_times
 from mfu_torch.insight.trace.names import (
     ALLOC,
     DATA,
@@ -32,6 +33,8 @@ from mfu_torch.insight.trace.times import DAY_US
 
 Table = dict[str, Ints]
 
+_PLAIN_THREAD = re.compile(r"-?[0-9]{1,20}|thread [0-9]{1,20}")
+
 
 @dataclass
 class Assembly:
@@ -43,6 +46,7 @@ class Assembly:
         pieces: Where they came from.
         step_name: Of the annotations that are steps; ``None``: ``ProfilerStep#N``.
         notes: What is left out.
+        warnings: What makes the trace say less than it seems to.
     """
 
     file: str
@@ -50,6 +54,7 @@ class Assembly:
     pieces: Pieces
     step_name: re.Pattern[str] | None
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def trace(self) -> Trace:
         """The trace.
@@ -61,6 +66,7 @@ class Assembly:
         self._note_broken()
         work, ops, calls, annotations = self._tables()
         threads = self._threads([ops, calls, annotations])
+        self._say_missing(work, calls)
         work, device = self._one_device(work)
         work = self._without_copies(work)
         parent = parents(ops["start"], ops["end"], ops["thread"])
@@ -97,13 +103,14 @@ class Assembly:
             near = [np.abs(table["start"] - middle) <= DAY_US * 1000 for table in tables]
             away = len(starts) - sum(int(keep.sum()) for keep in near)
             self._note(away, "event{s} more than a day away from the others")
+            self.columns.lost_work.update(tables[0]["name"][~near[0]].tolist())
             tables = [_rows(table, keep) for table, keep in zip(tables, near, strict=True)]
         if not len(tables[0]["start"]) and not len(tables[1]["start"]):
             raise TraceError(
                 f"{self.file}: no kernels and no ops in it: nothing was recorded, or by a tool "
                 "other than torch.profiler"
             )
-        return [_rows(table, np.lexsort((-table["end"], table["start"]))) for table in tables]
+        return [_in_order(table) for table in tables]
 
     def _note(self, count: int, what: str) -> None:
         if count:
@@ -115,6 +122,12 @@ class Assembly:
         self._note(self.pieces.skipped, "object{s} among the events without the form of one")
         self._note(self.columns.impossible, "event{s} with an impossible time or duration")
         self._note(self.columns.pairs.lost, "begin{s} or end{s} of an event without the other")
+
+    def _say_missing(self, work: Table, calls: Table) -> None:
+        warning, note = launches_without_work(self._names, calls, work["correlation"])
+        warnings = (without_times(self.columns.lost_work, work), warning)
+        self.warnings += [one for one in warnings if one]
+        self.notes += [note] if note else []
 
     def _threads(self, tables: list[Table]) -> list[tuple[str, str]]:
         """Process and thread as text; the tables' numbers become indices into it."""
@@ -231,27 +244,12 @@ class Assembly:
             groups=job.groups,
             collectives=facts,
             notes=tuple(self.notes),
-            warnings=self._without_device(len(work["start"]), calls),
-        )
-
-    def _without_device(self, work: int, calls: int) -> tuple[str, ...]:
-        """That a device was used, and nothing of what it did is read."""
-        unread = self.columns.not_read
-        if work or not (calls or unread):
-            return ()
-        seen = [f"{calls} call{'' if calls == 1 else 's'} of its runtime"] if calls else []
-        seen += (
-            [f"{unread} event{'' if unread == 1 else 's'} of a kind that is not read"]
-            if unread
-            else []
-        )
-        return (
-            f"a device was used ({' and '.join(seen)}), and none of its work is read: times are "
-            "those of the host, which launches it and waits for it; for a GPU record "
-            "activities=[CPU, CUDA]",
+            warnings=(*self.warnings, *without_device(len(work["start"]), calls, self.columns.not_read)),
         )
 
     def _texts(self, numbers: Ints) -> list[bytes]:
+        if not numbers.any():
+            return [b""] * len(numbers)
         texts = list(self.columns.texts)
         return list(map(texts.__getitem__, numbers.tolist()))
 
@@ -312,6 +310,16 @@ def _rows(table: Table, keep: npt.NDArray[Any]) -> Table:
     return {name: column[keep] for name, column in table.items()}
 
 
+def _in_order(table: Table) -> Table:
+    """Sorted by start; of two that begin together, the longer comes first."""
+    start, end = table["start"], table["end"]
+    order = np.argsort(start, kind="stable")  # which is quick with what is mostly in order
+    again = np.diff(start[order]) == 0
+    together = order[alike := np.flatnonzero(np.append(False, again) | np.append(again, False))]
+    order[alike] = together[np.lexsort((-end[together], start[together]))]
+    return _rows(table, order)
+
+
 def _distinct(columns: list[Ints]) -> list[int]:
     """The numbers in columns, in order; none is negative, or much larger than they are many."""
     return np.flatnonzero(np.bincount(np.concatenate(columns))).tolist()
@@ -327,5 +335,4 @@ def _outermost(steps: Table) -> npt.NDArray[np.bool_]:
 
 def _thread_text(value: Any, number: int) -> str:
     text = str(value)
-    known = re.fullmatch(r"-?[0-9]{1,20}|thread [0-9]{1,20}", text)
-    return text if known else f"thread {number}"
+    return text if _PLAIN_THREAD.fullmatch(text) else f"thread {number}"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mfu_torch.insight.trace.collectives import FACTS
-from mfu_torch.insight.trace.decode import Args, texts
+from mfu_torch.insight.trace.decode import Args, Complete, texts
 from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.names import (
     ANNOTATION,
@@ -27,14 +26,20 @@ from mfu_torch.insight.trace.names import (
 )
 from mfu_torch.insight.trace.pairs import Pairs
 from mfu_torch.insight.trace.times import Origin
-from mfu_torch.insight.trace.values import concrete_text, dims_text, grid_blocks, types_text
+from mfu_torch.insight.trace.values import (
+    concrete_text,
+    dims_text,
+    first_number,
+    grid_blocks,
+    types_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from msgspec import Raw
 
-    from mfu_torch.insight.trace.decode import Event
+    from mfu_torch.insight.trace.decode import Event, Text
     from mfu_torch.insight.trace.events import Ints
 
 MOST_ROWS = 20_000_000
@@ -43,7 +48,6 @@ Fact = tuple[Any, ...]
 
 _EMPTY = Args()
 _fact = attrgetter(*FACTS[:-1])
-_DIGITS = re.compile(r"\d{1,18}")
 _READ = {*WORK, *RUNTIME, *OPS, ANNOTATION, None}  # None: ends of pairs are among them
 
 
@@ -63,7 +67,7 @@ class _Texts(_Found):
     """The same for JSON, for many at a time."""
 
     def of(self, raws: list[Raw]) -> Ints:
-        if not any(raws):
+        if not (raws and raws[0]) and not any(raws):
             return np.full(len(raws), self[b""])
         return _ints([self[text] for text in texts(raws)])
 
@@ -91,6 +95,24 @@ class Rows:
         return joined if keep is None else {name: col[keep] for name, col in joined.items()}
 
 
+class _Timed(NamedTuple):
+    """Events with their times; ``valid`` says which of those there were are still there."""
+
+    events: list[Event]
+    start: Ints
+    end: Ints
+    valid: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def args(self) -> list[Args]:
+        return [event.args or _EMPTY for event in self.events]
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> _Timed:
+        """Some of them."""
+        kept = list(compress(self.events, keep.tolist()))
+        return _Timed(kept, self.start[keep], self.end[keep])
+
+
 @dataclass
 class Columns:
     """What is kept of a trace while it is read; every time counts from :attr:`origin`.
@@ -105,6 +127,7 @@ class Columns:
         texts: Shapes, types and arguments -> number; 0 is the empty text.
         facts: What events say of a collective -> number.
         impossible: Events whose time stamp or duration cannot be.
+        lost_work: Those of a device: number of the name -> how many.
     """
 
     work: Rows = field(
@@ -127,6 +150,7 @@ class Columns:
     texts: Numbers[bytes] = field(default_factory=lambda: Numbers({b"": 0}))
     facts: Numbers[Fact] = field(default_factory=Numbers)
     impossible: int = 0
+    lost_work: Counter[int] = field(default_factory=Counter)
     not_read: int = 0
     origin: Origin = field(default_factory=Origin)
     pairs: Pairs = field(default_factory=Pairs)
@@ -134,29 +158,34 @@ class Columns:
     _types: _Texts = field(init=False)
     _concrete: _Texts = field(init=False)
     _grids: _Texts = field(default_factory=lambda: _Texts(grid_blocks, {b"": -1}))
-    _asides: dict[str, dict[str, bool]] = field(
-        default_factory=lambda: {
-            category: _Found(partial(is_annotation, category)) for category in OPS
-        }
-    )
+    _coded: dict[str, dict[str, int]] = field(init=False)
+    _of_process: dict[Any, dict[Any, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        numbers = self.texts
+        numbers, threads = self.texts, self.threads
+        self._coded = {category: _Found(partial(self._code, category)) for category in OPS}
+        self._of_process = _Found(lambda pid: _Found(lambda tid: threads[pid, tid]))
         self._dims = _Texts(lambda raw: numbers[dims_text(raw)])
         self._types = _Texts(lambda raw: numbers[types_text(raw)])
         self._concrete = _Texts(lambda raw: numbers[concrete_text(raw)])
 
-    def add(self, events: list[Event], text: bytes) -> None:
+    def add(self, events: list[Event], text: Text) -> None:
         """Takes what is read of a piece; ``text`` is its JSON."""
         shifted = self.origin.shifted(events, text)
         by_category: dict[str | None, list[Event]] = defaultdict(list)
         for event in events:
             by_category[event.cat].append(event)
+        work: dict[int, list[Event]] = {}
         for category, found in by_category.items():
-            if category in _READ:
+            kind = WORK.get(category) if category else None
+            if kind is not None:
+                work.setdefault(kind, []).extend(found)
+            elif category in _READ:
                 self._add(category, found, shifted)
             elif category and OF_A_DEVICE.search(category):
                 self.not_read += len(found)
+        if work:
+            self._add_work(work, shifted)
 
     def check(self, file: str) -> None:
         """Raises :class:`TraceError` where no trace of a few steps can come from."""
@@ -174,60 +203,81 @@ class Columns:
             self._add(category, events, True)
 
     def _add(self, category: str | None, events: list[Event], shifted: bool) -> None:
-        if {event.ph for event in events} != {"X"}:
-            self.pairs.add(events, 0 if shifted else self.origin.us or 0)
-            events = [event for event in events if event.ph == "X"]
-        if category is None or not events:
+        complete = self._complete(events, shifted)
+        if category is None or not complete:
             return
+        if category in WORK:
+            self._add_work({WORK[category]: complete}, shifted)
+            return
+        timed = self._timed(complete, shifted)
+        if category in RUNTIME:
+            self._add_calls(timed)
+        elif category == ANNOTATION:
+            self._add_annotations(timed)
+        else:
+            self._add_ops(category, timed)
+
+    def _complete(self, events: list[Event], shifted: bool) -> list[Event]:
+        """Those that are no begin or end."""
+        if isinstance(events[0], Complete) or {event.ph for event in events} == {"X"}:
+            return events
+        self.pairs.add(events, 0 if shifted else self.origin.us or 0)
+        return [event for event in events if event.ph == "X"]
+
+    def _timed(self, events: list[Event], shifted: bool) -> _Timed:
         start, end, valid = self.origin.times(events, shifted)
         if valid is not None:
             self.impossible += int((~valid).sum())
-            events = [event for event, good in zip(events, valid.tolist(), strict=True) if good]
-        kind = WORK.get(category)
-        if kind is not None:
-            self._add_work(events, start, end, kind)
-        elif category in RUNTIME:
-            self._add_calls(events, start, end)
-        elif category == ANNOTATION:
-            self._add_annotations(events, start, end)
-        else:
-            self._add_ops(category, events, start, end)
+            events = list(compress(events, valid.tolist()))
+        return _Timed(events, start, end, valid)
 
-    def _add_work(self, events: list[Event], start: Ints, end: Ints, kind: int) -> None:
-        args = [event.args or _EMPTY for event in events]
-        names, pairs = self.names, list(zip(events, args, strict=True))
-        correlation = _correlation(args)
+    def _add_work(self, by_kind: dict[int, list[Event]], shifted: bool) -> None:
+        by_kind = {kind: self._complete(events, shifted) for kind, events in by_kind.items()}
+        complete = [*chain(*by_kind.values())]
+        if not complete:
+            return
+        timed = self._timed(complete, shifted)
+        events, args, names = timed.events, timed.args, self.names
+        kind = np.repeat([*by_kind], [len(found) for found in by_kind.values()])
+        if timed.valid is not None:
+            lost = compress(complete, (~timed.valid).tolist())
+            self.lost_work.update(names[event.name] for event in lost)
+        pairs = list(zip(events, args, strict=True))
+        correlation = _ids([a.correlation for a in args])
         self.work.add(
-            start=start,
-            end=end,
-            kind=np.full(len(events), kind),
+            start=timed.start,
+            end=timed.end,
+            kind=kind if timed.valid is None else kind[timed.valid],
             name=[names[event.name] for event in events],
-            stream=[_number(e.tid if a.stream is None else a.stream) for e, a in pairs],
-            device=[_number(e.pid if a.device is None else a.device) for e, a in pairs],
+            stream=_numbers([e.tid if a.stream is None else a.stream for e, a in pairs]),
+            device=_numbers([e.pid if a.device is None else a.device for e, a in pairs]),
             correlation=correlation,
             external=_external(args, correlation),
             blocks=self._grids.of([a.grid for a in args]),
             fact=self._facts(args),
         )
 
-    def _add_ops(self, category: str, events: list[Event], start: Ints, end: Ints) -> None:
-        names, threads = self.names, self.threads
-        asides = self._asides[category]
-        is_aside = [asides[event.name] for event in events]
-        if any(is_aside):
-            aside = np.array(is_aside)
-            self._add_annotations(list(compress(events, is_aside)), start[aside], end[aside])
-            events = list(compress(events, ~aside))
-            start, end = start[~aside], end[~aside]
-        args = [event.args or _EMPTY for event in events]
+    def _code(self, category: str, name: str) -> int:
+        """Of the name of an event among the ops: twice its number, one more for an annotation."""
+        return 2 * self.names[name] + is_annotation(category, name)
+
+    def _add_ops(self, category: str, timed: _Timed) -> None:
+        coded = self._coded[category]
+        name = _ints([coded[event.name] for event in timed.events])
+        name, aside = name >> 1, (name & 1).astype(bool)
+        if aside.any():
+            self._add_annotations(timed.only(aside))
+            timed, name = timed.only(~aside), name[~aside]
+        args = timed.args
         dims = self._dims.of([a.dims for a in args])
-        if not dims.all():
-            dims = np.where(dims == 0, self._dims.of([a.dims_old for a in args]), dims)
+        missing = np.flatnonzero(dims == 0)
+        if len(missing):
+            dims[missing] = self._dims.of([args[i].dims_old for i in missing.tolist()])
         self.ops.add(
-            start=start,
-            end=end,
-            name=[names[event.name] for event in events],
-            thread=[threads[event.pid, event.tid] for event in events],
+            start=timed.start,
+            end=timed.end,
+            name=name,
+            thread=self._threads(timed.events),
             external=_external(args),
             dims=dims,
             types=self._types.of([a.types for a in args]),
@@ -235,30 +285,38 @@ class Columns:
             fact=self._facts(args),
         )
 
-    def _add_calls(self, events: list[Event], start: Ints, end: Ints) -> None:
-        names, threads = self.names, self.threads
-        args = [event.args or _EMPTY for event in events]
+    def _add_calls(self, timed: _Timed) -> None:
+        names = self.names
         self.calls.add(
-            start=start,
-            end=end,
-            name=[names[event.name] for event in events],
-            thread=[threads[event.pid, event.tid] for event in events],
-            correlation=_correlation(args),
+            start=timed.start,
+            end=timed.end,
+            name=[names[event.name] for event in timed.events],
+            thread=self._threads(timed.events),
+            correlation=_ids([a.correlation for a in timed.args]),
         )
 
-    def _add_annotations(self, events: list[Event], start: Ints, end: Ints) -> None:
-        names, threads = self.names, self.threads
+    def _add_annotations(self, timed: _Timed) -> None:
+        names = self.names
         self.annotations.add(
-            start=start,
-            end=end,
-            name=[names[event.name] for event in events],
-            thread=[threads[event.pid, event.tid] for event in events],
+            start=timed.start,
+            end=timed.end,
+            name=[names[event.name] for event in timed.events],
+            thread=self._threads(timed.events),
         )
+
+    def _threads(self, events: list[Event]) -> Ints:
+        pids, tids = [event.pid for event in events], [event.tid for event in events]
+        if pids and pids.count(pids[0]) == len(pids):  # of one process, as in most traces
+            numbers = self._of_process[pids[0]]
+            return _ints([numbers[tid] for tid in tids])
+        return _ints([self.threads[key] for key in zip(pids, tids, strict=True)])
 
     def _facts(self, args: list[Args]) -> Ints:
         found = np.full(len(args), -1, np.int64)
-        for i in [i for i, a in enumerate(args) if a.collective is not None]:
-            found[i] = self.facts[(*_fact(args[i]), bytes(args[i].group_ranks))]
+        named = [a.collective for a in args]
+        if named.count(None) < len(named):
+            for i in [i for i, name in enumerate(named) if name is not None]:
+                found[i] = self.facts[(*_fact(args[i]), bytes(args[i].group_ranks))]
         return found
 
 
@@ -266,24 +324,26 @@ def _ints(values: Ints | list[int]) -> Ints:
     return np.fromiter(values, np.int64, len(values)) if isinstance(values, list) else values
 
 
-def _correlation(args: list[Args]) -> Ints:
-    return _ints([-1 if a.correlation is None else a.correlation for a in args])
+def _ids(values: list[int | None]) -> Ints:
+    """The numbers; -1 for ``null``."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except TypeError:
+        return _ints([-1 if value is None else value for value in values])
 
 
 def _external(args: list[Args], correlation: Ints | None = None) -> Ints:
     """Number of the op that an event is or belongs to; -1 where it only repeats a correlation."""
-    number = _ints([-1 if a.external is None else a.external for a in args])
+    number = _ids([a.external for a in args])
     missing = np.flatnonzero(number == -1)
     if correlation is not None:
         number[number == correlation] = -1
-    old = [args[i].external_old for i in missing.tolist()]
-    number[missing] = [-1 if value is None else value for value in old]
+    if len(missing):
+        number[missing] = _ids([args[i].external_old for i in missing.tolist()])
     return number
 
 
-def _number(value: int | str | None) -> int:
-    """``7`` and ``"stream 7"`` -> 7."""
-    if type(value) is int:
-        return value
-    digits = _DIGITS.search(value) if isinstance(value, str) else None
-    return int(digits.group()) if digits else -1
+def _numbers(values: list[int | str | None]) -> Ints:
+    if set(map(type, values)) <= {int}:
+        return np.fromiter(values, np.int64, len(values))
+    return _ints([first_number(value) for value in values])

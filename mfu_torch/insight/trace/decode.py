@@ -19,6 +19,10 @@ _NONE = Raw(b"")
 Kind = TypeVar("Kind")
 
 
+Text = bytes | bytearray | memoryview
+"""JSON."""
+
+
 class NotJSON(ValueError):
     """Text that no decoder takes."""
 
@@ -26,9 +30,9 @@ class NotJSON(ValueError):
 class Args(Struct, gc=False):
     """Arguments of an event that are read."""
 
-    external: Id | None = msgspec.field(default=None, name="External id")
-    external_old: Id | None = msgspec.field(default=None, name="external id")
-    correlation: Id | None = None
+    external: Id | None = msgspec.field(default=-1, name="External id")
+    external_old: Id | None = msgspec.field(default=-1, name="external id")
+    correlation: Id | None = -1
     stream: Id | str | None = None
     device: Id | None = None
     grid: Raw = _NONE
@@ -66,10 +70,16 @@ class Event(_Timed, gc=False):
     ph: str = ""
 
 
-class _Complete(_Timed, gc=False, tag_field="ph", tag="X"):
+class Complete(_Timed, gc=False, tag_field="ph", tag="X"):
     """An event of which the decoder knows by its first key that it is read."""
 
     ph: ClassVar[str] = "X"
+
+
+class Stamped(Complete, gc=False, tag="X"):
+    """The same with the time stamp as text, see :mod:`mfu_torch.insight.trace.times`."""
+
+    ts: Raw = _NONE  # type: ignore[assignment]
 
 
 class _Unread(Struct, gc=False):
@@ -110,9 +120,10 @@ class Stamps(Struct, gc=False):
 
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
-_USUAL = msgspec.json.Decoder[list[Any]](
-    list[Union[(_Complete, *map(_unread, "sftiIM"))]],  # type: ignore[misc]
-    strict=False,
+_UNREAD = [*map(_unread, "sftiIM")]
+_USUAL, _USUAL_STAMPED = (
+    msgspec.json.Decoder[list[Any]](list[Union[(read, *_UNREAD)]], strict=False)  # type: ignore[valid-type]
+    for read in (Complete, Stamped)
 )
 _DOCUMENT = msgspec.json.Decoder(Document, strict=False)
 _HEAD = msgspec.json.Decoder(Head, strict=False)
@@ -122,21 +133,25 @@ _NO_NUMBER = re.compile(rb"([:,\[]\s*)-?(?:nan|inf|infinity)(?=\s*[,}\]])", re.I
 _FAILED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-def decode_events(text: bytes) -> tuple[list[Event], int]:
+def decode_events(text: Text, *, stamped: bool = False) -> tuple[list[Event], int]:
     """A JSON list of events, and how many of its entries are none.
 
     Arrows and instants may come without anything but ``ph`` and an empty ``cat``.
+
+    Args:
+        text: The list.
+        stamped: Time stamps are wanted as text; all are numbers where that does not work.
 
     Raises:
         NotJSON: It is no list that a decoder takes.
     """
     with suppress(*_FAILED):  # on begins and ends, among others
-        return _USUAL.decode(text), 0
+        return (_USUAL_STAMPED if stamped else _USUAL).decode(text), 0
     events = _fast(_EVENTS, text)
     return (events, 0) if events is not None else _lenient_events(_lenient(text))
 
 
-def decode_document(text: bytes) -> tuple[Document, int]:
+def decode_document(text: Text) -> tuple[Document, int]:
     """A JSON object with ``traceEvents``, and how many of its entries are no events.
 
     Raises:
@@ -152,7 +167,7 @@ def decode_document(text: bytes) -> tuple[Document, int]:
     return Document(**_raws(found, _HEAD_KEYS), events=events), skipped
 
 
-def decode_head(text: bytes) -> Head:
+def decode_head(text: Text) -> Head:
     """A JSON object of what stands before the events.
 
     Raises:
@@ -167,7 +182,7 @@ def decode_head(text: bytes) -> Head:
     return Head(**_raws(found, _HEAD_KEYS))
 
 
-def decode_stamps(text: bytes) -> list[bytes] | None:
+def decode_stamps(text: Text) -> list[bytes] | None:
     """The ``ts`` of events as text; ``None`` if the fast decoder refuses them."""
     if text[:1] == b"[":
         stamps = _fast(_STAMPS, text)
@@ -191,28 +206,27 @@ def plain(raw: Raw | bytes) -> Any:
         return None
 
 
-def _fast(decoder: msgspec.json.Decoder[Kind], text: bytes) -> Kind | None:
+def _fast(decoder: msgspec.json.Decoder[Kind], text: Text) -> Kind | None:
     """``None`` where the decoder takes it neither as it is nor repaired."""
     with suppress(*_FAILED):
         return decoder.decode(text)
-    repaired = _repaired(text)
-    if repaired is not text:
+    if _NO_NUMBER.search(text):
         with suppress(*_FAILED):
-            return decoder.decode(repaired)
+            return decoder.decode(_repaired(text))
     return None
 
 
-def _repaired(text: bytes) -> bytes:
+def _repaired(text: Text) -> bytes:
     """Kineto writes ``inf`` and ``nan`` for the bandwidth of a copy that took no time."""
     return _NO_NUMBER.sub(rb"\1null", text)
 
 
-def _lenient(text: bytes) -> Any:
+def _lenient(text: Text) -> Any:
     """Takes what is no number, bad UTF-8 and control characters as well."""
     if len(text) > LENIENT_BYTES:
         raise NotJSON("too long for the lenient decoder")
     try:
-        return json.loads(_repaired(text).decode("utf-8", "replace"), strict=False)
+        return json.loads(bytes(_repaired(text)).decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
         raise NotJSON(str(error)) from error
 

@@ -35,15 +35,23 @@ OPS = frozenset({"cpu_op", "Operator"})
 ANNOTATION = "user_annotation"
 
 STEP = re.compile(r"ProfilerStep#\d+")
-DATA = re.compile(r"^enumerate\(DataLoader|data_?load|get_batch|next_batch|^## data", re.IGNORECASE)
+DATA = re.compile(
+    r"^enumerate\(DataLoader|data[_ -]?(load|fetch|wait|iter)|^## data|^\W*(data[_ -]?)?fetch(ing)?\W*$"
+    r"|(get|next|load|fetch|read|wait_for)[_ -]((next|train|val|test)[_ -])?(mini[_ -]?)?batch(?!_?norm)"
+    r"|\]\.(train|val|test|predict|sanity_check)_(dataloader_)?next$",
+    re.IGNORECASE,
+)
+"""Waits of the loop for its loader: of torch, TorchRec, Lightning, and as people call them."""
 SYNC = re.compile(
     r"(Device|Stream|Event|Ctx|Context|Thread)Synchronize"
     r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|DtoD|Peer|WithStream)?(_v\d+|_ptds)?$"
     r"|^cuMemcpy((DtoH|HtoD|DtoD|2D|3D|Peer)(Unaligned)?)?(_v\d+)?(_ptds)?$"
+    r"|^ur(EventWait|QueueFinish)$|^ze(CommandQueue|EventHost|FenceHost|CommandListHost)Synchronize$"
 )
 ALLOC = re.compile(
     r"^(cuda|hip|cu)(Malloc|Free|Host(Alloc|Free|Register|Unregister)"
     r"|Mem(Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree))"
+    r"|^urUSM((Device|Host|Shared|Pool)Alloc|Free)|^ze(Mem(Alloc(Device|Host|Shared)|Free)|PhysicalMem)"
 )
 PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 """A copy from or to such memory keeps the calling thread waiting, also where it is "Async"."""

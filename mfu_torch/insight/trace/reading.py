@@ -48,16 +48,18 @@ def read_trace(
     columns = Columns()
     chunks = raw_chunks(path, max_raw_bytes)
     pieces = Pieces(file, chunks)
-    with closing(chunks), _no_collection():
+    with closing(chunks), no_collection():
         for events, text in pieces:
             columns.add(events, text)
             columns.check(file)
+            pieces.stamped = columns.origin.of_text
+            del events, text  # before the next are made
         columns.finish()
         return Assembly(file, columns, pieces, pattern).trace()
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Events hold no cycles; the collector would visit millions of them again and again."""
     enabled = gc.isenabled()
     gc.disable()
@@ -68,4 +70,4 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-__all__ = ["TraceError", "read_trace"]
+__all__ = ["TraceError", "no_collection", "read_trace"]

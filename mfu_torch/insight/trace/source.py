@@ -6,6 +6,7 @@ import importlib
 import os
 import stat
 import zlib
+from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,10 @@ from mfu_torch.insight.trace.names import clean
 MAX_RAW_BYTES = 2 << 30
 """Default limit of the JSON: 2 GiB, some nine million events."""
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
+"""Inflated at a time: new memory for larger ones would cost as much as to inflate them."""
+_AHEAD = 16
+"""Chunks: none is added while the decoder keeps the GIL."""
 _PACKED_BYTES = 1 << 18
 _GZIP = b"\x1f\x8b"
 _NOT_JSON = {
@@ -31,7 +35,7 @@ _NOT_JSON = {
 
 
 def raw_chunks(path: Path, max_raw_bytes: int) -> Generator[bytes]:
-    """The JSON of a file in pieces of about 1 MiB, read ahead by one on a thread.
+    """The JSON of a file in small chunks, read ahead on a thread.
 
     Raises:
         TraceError: The file is none, cannot be read, is damaged, or holds more than
@@ -40,9 +44,9 @@ def raw_chunks(path: Path, max_raw_bytes: int) -> Generator[bytes]:
     name = clean(path.name)
     chunks = _bounded(_opened(path, name), max_raw_bytes, name)
     with ThreadPoolExecutor(1) as reader:  # zlib lets go of the GIL
-        ahead = reader.submit(next, chunks, None)
-        while (chunk := ahead.result()) is not None:
-            ahead = reader.submit(next, chunks, None)
+        ahead = deque(reader.submit(next, chunks, None) for _ in range(_AHEAD))
+        while (chunk := ahead.popleft().result()) is not None:
+            ahead.append(reader.submit(next, chunks, None))
             yield chunk
 
 

@@ -2,7 +2,7 @@
 
 Kineto writes microseconds with three decimals. A float holds them below 2**43 us, where newer
 versions keep them by subtracting a base; microseconds since 1970 it holds to 0.25 us only, so the
-text is read again.
+text is read. (The decoder would also be slow with those that end in ``.0`` or ``.5``.)
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mfu_torch.insight.trace.decode import decode_stamps
+from mfu_torch.insight.trace.decode import Stamped, decode_stamps, texts
+
+Floats = npt.NDArray[np.float64]
 
 if TYPE_CHECKING:
-    from mfu_torch.insight.trace.decode import Event
+    from mfu_torch.insight.trace.decode import Event, Text
     from mfu_torch.insight.trace.events import Ints
 
 DAY_US = 86_400_000_000
@@ -29,16 +31,24 @@ _PROBED = 1000
 _LONGEST = 24
 """Bytes of a time stamp, with three decimals and room for more."""
 _DECIMALS = re.compile(rb'"ts"\s*:\s*"?\d{13,}\.\d{3}')  # fewer: from floats, by another tool
+_POINT = (ord(".") - ord("0")) % 256
+_FRACTION = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 
 
 @dataclass
 class Origin:
-    """The whole microsecond that times are counted from: that of an early event."""
+    """The whole microsecond that times are counted from: that of an early event.
+
+    Attributes:
+        us: It; ``None`` before there are events.
+        of_text: Whether the text of time stamps says more than a float, or is read sooner.
+    """
 
     us: int | None = None
+    of_text: bool = False
     _has_decimals: bool | None = None
 
-    def shifted(self, events: list[Event], text: bytes) -> bool:
+    def shifted(self, events: list[Event], text: Text) -> bool:
         """Makes ``ts`` of events relative to the origin where a float holds it only so.
 
         Returns whether it did: then they are exact, and small.
@@ -48,12 +58,13 @@ class Origin:
             return False
         if self._has_decimals is None:
             self._has_decimals = _DECIMALS.search(text) is not None
-        if not self._has_decimals:
+            self.of_text = _FRACTION.search(text) is not None
+        if not self._has_decimals or any(isinstance(event, Stamped) for event in events):
             return False
         stamps = decode_stamps(text)
         if stamps is None or len(stamps) != len(events):
             return False
-        if not any(len(stamp.rpartition(b".")[2]) >= 3 and b"." in stamp for stamp in stamps):
+        if not any(map(_has_three, stamps)):
             return False  # written from floats by another tool: no more is known
         for event, us in zip(events, _relative_us(stamps, self.us), strict=True):
             if event.cat != "":  # not read
@@ -64,24 +75,75 @@ class Origin:
         self, events: list[Event], shifted: bool
     ) -> tuple[Ints, Ints, npt.NDArray[np.bool_] | None]:
         """Start and end in ns since the origin, and which are possible (``None``: all)."""
-        ts = np.fromiter([event.ts for event in events], np.float64, len(events))
-        dur = np.fromiter([event.dur for event in events], np.float64, len(events))
-        good = (np.abs(ts) < _LATEST_US) & (dur >= 0) & (dur < DAY_US)
-        if good.all():
-            valid = None
+        if isinstance(events[0], Stamped):
+            found, shifted = self._read([event.ts for event in events])
+            ts = np.fromiter(found, np.float64, len(events))
         else:
-            valid, ts, dur = good, ts[good], dur[good]
+            ts = np.fromiter([event.ts for event in events], np.float64, len(events))
+        dur = np.fromiter([event.dur for event in events], np.float64, len(events))
+        valid = None
+        possible = ts.min() > -_LATEST_US and ts.max() < _LATEST_US  # false for what is no number
+        if not (possible and dur.min() >= 0 and dur.max() < DAY_US):
+            valid = (np.abs(ts) < _LATEST_US) & (dur >= 0) & (dur < DAY_US)
+            ts, dur = ts[valid], dur[valid]
         us = np.floor(ts)
         origin_us = 0 if shifted else self.us or 0
         start = (us.astype(np.int64) - origin_us) * 1000
         start += np.rint((ts - us) * 1000).astype(np.int64)
         return start, start + np.rint(dur * 1000).astype(np.int64), valid
 
+    def _read(self, raws: list[Any]) -> tuple[Floats | list[float], bool]:
+        """Time stamps from their text, and whether they are relative to the origin."""
+        origin_us = self.us or 0
+        parts = _uniform(raws)
+        if parts is not None:
+            us, thousandths, decimals = parts
+            if self._has_decimals and decimals == 3:
+                return us - origin_us + thousandths / 1000, True
+            return us + thousandths / 1000, False  # rounded once, as the decoder does
+        stamps = texts(raws)
+        if self._has_decimals and any(_has_three(stamp) for stamp in stamps):
+            return _relative_us(stamps, origin_us), True
+        return [_float(stamp) for stamp in stamps], False
+
     def _set(self, events: list[Event]) -> None:
         if self.us is None:
             probed = (event.ts for event in events[:_PROBED] if event.ph in ("X", "B"))
             stamps = sorted(ts for ts in probed if abs(ts) < _LATEST_US)
             self.us = math.floor(stamps[len(stamps) // 2]) if stamps else None
+
+
+def _has_three(stamp: bytes) -> bool:
+    return b"." in stamp and len(stamp.rpartition(b".")[2]) >= 3
+
+
+def _uniform(raws: list[Any]) -> tuple[Ints, Ints, int] | None:
+    """Whole microseconds, thousandths of one, and decimals, if all have as many digits; else none.
+
+    ``[b"1700000000000001.2"]`` -> 1700000000000001, 200, 1.
+    """
+    first, joined = bytes(raws[0]), b"".join(raws)
+    point, length = first.find(b"."), len(first)
+    decimals = length - point - 1
+    if not 0 < point <= 18 or not 1 <= decimals <= 3 or len(joined) != length * len(raws):
+        return None
+    digits = np.frombuffer(joined, np.uint8).reshape(len(raws), length) - ord("0")  # wraps
+    whole, fraction = digits[:, :point], digits[:, point + 1 :]
+    if (digits[:, point] != _POINT).any() or max(whole.max(), fraction.max()) > 9:
+        return None
+    us, thousandths = np.zeros((2, len(raws)), np.int64)
+    for place in range(point):
+        us = us * 10 + whole[:, place]
+    for place in range(decimals):
+        thousandths += fraction[:, place] * np.int64(10 ** (2 - place))
+    return us, thousandths, decimals
+
+
+def _float(stamp: bytes) -> float:
+    try:
+        return float(stamp.strip(b'"'))
+    except ValueError:
+        return math.nan
 
 
 def _relative_us(stamps: list[bytes], origin_us: int) -> list[float]:

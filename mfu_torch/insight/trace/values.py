@@ -11,6 +11,7 @@ from mfu_torch.insight.trace.decode import plain
 
 _LONGEST_BYTES = 1 << 20
 _DEEP = b"[" * 8
+_DIGITS = re.compile(r"\d{1,18}")
 _DIMS = re.compile(rb'[\s\[\],"0-9-]*')
 _CONCRETE = re.compile(
     rb"(?:[\s\[\],.\"0-9+-]|True|False|None|true|false|null|(?<![A-Za-z])inf(?![A-Za-z])|nan"
@@ -162,6 +163,14 @@ def grid_blocks(raw: bytes) -> int:
             return -1
         blocks *= size
     return blocks if blocks < 1 << 62 else -1
+
+
+def first_number(value: int | str | None) -> int:
+    """``7`` and ``"stream 7"`` -> 7; -1 where there is none."""
+    if type(value) is int:
+        return value
+    digits = _DIGITS.search(value) if isinstance(value, str) else None
+    return int(digits.group()) if digits else -1
 
 
 def known_words(text: Any) -> str | None:

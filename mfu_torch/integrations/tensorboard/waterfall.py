@@ -33,8 +33,8 @@ def draw(entry: BreakdownEntry) -> Any | None:
     from matplotlib.figure import Figure
 
     found = entry.breakdown
-    parts = list(reversed(found.buckets))
-    printed = rounded_parts([100 * part.time_ns / found.wall_ns for part in parts], 1)
+    printed = rounded_parts([100 * part.time_ns / found.wall_ns for part in found.buckets], 1)
+    parts, printed = list(reversed(found.buckets)), printed[::-1]
     # The Images tab shows it about 350 pixels wide, and the text has to be read there.
     figure = Figure(figsize=(6.4, 1.1 + 0.34 * len(parts)), dpi=110, facecolor="white")
     canvas: Any = FigureCanvasAgg(figure)

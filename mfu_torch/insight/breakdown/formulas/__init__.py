@@ -7,10 +7,17 @@ runs every family under the profiler and compares the two to the digit.
 from __future__ import annotations
 
 from mfu_torch.insight.breakdown.formulas.attention import ATTENTION
+from mfu_torch.insight.breakdown.formulas.attention_packages import ATTENTION_PACKAGES
 from mfu_torch.insight.breakdown.formulas.convolutions import CONVOLUTIONS
 from mfu_torch.insight.breakdown.formulas.products import PRODUCTS
 from mfu_torch.insight.breakdown.formulas.recurrent import RECURRENT
 from mfu_torch.insight.breakdown.formulas.work import Formula
 
-FORMULAS: dict[str, Formula] = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **RECURRENT}
+FORMULAS: dict[str, Formula] = {
+    **PRODUCTS,
+    **CONVOLUTIONS,
+    **ATTENTION,
+    **ATTENTION_PACKAGES,
+    **RECURRENT,
+}
 """Name of an op -> its formula."""

@@ -27,6 +27,10 @@ OFFSETS_NOT_RECORDED = (
     "sequence throughout, so they are an upper bound"
 )
 
+CHUNKS_NOT_COUNTED = (
+    "attention in chunks counts all keys of its window: causal FLOPs are an upper bound"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
@@ -42,7 +46,10 @@ class Signature:
         window: Of the left side of a sliding window; the right one follows.
         mask_type: Of ``custom_mask_type`` (1 causal from the top left, 2 from the bottom right).
         window_size: Of a window that counts a query's own key.
-        used: Of a tensor that says how many keys are used.
+        used: Of tensors that say how many queries or keys are used.
+        pages: Of the table of pages, where the keys lie in pages.
+        chunk: Of the length of chunks that see no other.
+        second: Of a second part of the queries, as wide as the values.
         bottom_right: The last query is aligned with the last key.
         backward: Four products and a fifth, instead of two.
     """
@@ -56,7 +63,10 @@ class Signature:
     window: int | None = None
     mask_type: int | None = None
     window_size: int | None = None
-    used: int | None = None
+    used: tuple[int, ...] = ()
+    pages: int | None = None
+    chunk: int | None = None
+    second: int | None = None
     bottom_right: bool = False
     backward: bool = False
 
@@ -92,12 +102,21 @@ class _Window:
         return kept_pairs(s_q, s_k, offset, self.left, self.right)
 
 
-def _attention(call: OpCall, context: Context, signature: Signature) -> Work:
+def attention(call: OpCall, context: Context, signature: Signature) -> Work:
+    """Work of a call by where its op has what.
+
+    Raises:
+        NotRecordedError: The record lacks shapes or arguments that decide.
+    """
     q, k, v = (call.shape(signature.q + i) for i in range(3))
     if len(q) < 3 or len(k) < 3 or len(v) < 3:
         raise NotRecordedError(f"attention over the recorded shapes {list(q)}, {list(k)}")
+    if signature.pages is not None and call.has(signature.pages):
+        raise NotRecordedError("the lengths of keys that lie in pages are not in a trace")
     full, kept, note = _pairs(call, q, k, signature)
     d_qk, d_v = q[-1], v[-1]
+    if signature.second is not None and call.has(signature.second):
+        d_qk += d_v
     # forward: q @ k^T and scores @ v; backward: dv, dscores, dq, dk, and q @ k^T once more
     each = (2 * d_qk + 2 * d_v) * (2 if signature.backward else 1)
     again = 2 * d_qk if signature.backward else 0
@@ -133,8 +152,10 @@ def _pairs(call: OpCall, q: Shape, k: Shape, signature: Signature) -> tuple[int,
     full = heads * s_q * s_k
     if signature.mask is not None and call.has(signature.mask):
         return full, full, MASK_NOT_RECORDED
-    if signature.used is not None and call.has(signature.used):
+    if any(call.has(index) for index in signature.used):
         note = OFFSETS_NOT_RECORDED
+    if signature.chunk is not None and call.concrete and call.value(signature.chunk):
+        note = CHUNKS_NOT_COUNTED
     return full, heads * window.kept(s_q, s_k), note
 
 
@@ -202,7 +223,7 @@ def _side(call: OpCall, index: int) -> int | None:
 def _flash(call: OpCall, context: Context) -> Work:
     # q, k, v, (three descales where quantised,) dropout_p, is_causal, ..
     causal = 7 if call.has(3) else 4
-    return _attention(call, context, Signature(causal=causal, bottom_right=True))
+    return attention(call, context, Signature(causal=causal, bottom_right=True))
 
 
 def _efficient(call: OpCall, context: Context) -> Work:
@@ -215,9 +236,9 @@ def _efficient(call: OpCall, context: Context) -> Work:
         longest=None if old else 6,
         mask_type=8 if old else 9,
         window_size=None if old else 13,
-        used=None if old else 12,
+        used=() if old else (12,),
     )
-    return _attention(call, context, signature)
+    return attention(call, context, signature)
 
 
 _FORWARD: dict[str, Signature] = {
@@ -227,17 +248,11 @@ _FORWARD: dict[str, Signature] = {
     "aten::_scaled_dot_product_flash_attention_for_cpu": Signature(causal=4, mask=5),
     "aten::_scaled_dot_product_fused_attention_overrideable": Signature(causal=5, mask=3),
     "aten::_flash_attention_forward": Signature(
-        heads_first=False, causal=8, offsets=3, longest=5, window=11, used=13, bottom_right=True
+        heads_first=False, causal=8, offsets=3, longest=5, window=11, used=(13,), bottom_right=True
     ),
     "aten::_cudnn_attention_forward": Signature(causal=10, mask=3, offsets=4, longest=6),
     "torch_attn::_varlen_attn": Signature(
         heads_first=False, causal=7, offsets=3, longest=5, bottom_right=True
-    ),
-    "flash_attn::_flash_attn_forward": Signature(
-        heads_first=False, causal=5, window=6, bottom_right=True
-    ),
-    "flash_attn::_flash_attn_varlen_forward": Signature(
-        heads_first=False, causal=9, offsets=3, longest=5, window=10, bottom_right=True
     ),
 }
 
@@ -281,26 +296,13 @@ _BACKWARD: dict[str, Signature] = {
     "aten::_cudnn_attention_backward": Signature(
         q=1, causal=14, mask=8, offsets=9, longest=11, backward=True
     ),
-    "flash_attn::_flash_attn_backward": Signature(
-        q=1, heads_first=False, causal=11, window=12, bottom_right=True, backward=True
-    ),
-    "flash_attn::_flash_attn_varlen_backward": Signature(
-        q=1,
-        heads_first=False,
-        causal=15,
-        offsets=9,
-        longest=11,
-        window=16,
-        bottom_right=True,
-        backward=True,
-    ),
 }
 
 ATTENTION: dict[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": _flash,
     "aten::_efficient_attention_forward": _efficient,
     **{
-        name: partial(_attention, signature=signature)
+        name: partial(attention, signature=signature)
         for name, signature in (_FORWARD | _BACKWARD).items()
     },
 }

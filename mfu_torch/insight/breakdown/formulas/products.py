@@ -154,7 +154,13 @@ PRODUCTS: dict[str, Formula] = {
         ),
         _added_matmul,
     ),
-    **dict.fromkeys(("aten::linear", "aten::mkldnn_linear", "aten::_weight_int8pack_mm"), _linear),
+    **dict.fromkeys(
+        (
+            *("aten::linear", "aten::mkldnn_linear", "aten::_weight_int8pack_mm"),
+            *("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm"),
+        ),
+        _linear,
+    ),
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _scaled_grouped,
     "aten::_weight_int4pack_mm": _int4_linear,
