@@ -1,7 +1,7 @@
 """What it costs to split steps into forward, backward and optimizer: host time per step.
 
 The same small training step runs in interleaved loops, so that a busy machine disturbs all of them
-alike: without a meter, with one whose steps are never split, with the usual one, and with one that
+alike: without a meter, with one that splits hardly any step, with the usual one, and with one that
 splits every step. The last gives what a mark costs, which decides how many steps are split.
 """
 
@@ -44,6 +44,7 @@ class TrainingStep:
         )
 
     def __call__(self) -> None:
+        """Train once."""
         with self.meter.step(samples=4) if self.meter else nullcontext():
             self.model(self.x).sum().backward()
             self.optimizer.step()
@@ -76,7 +77,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    budgets = {"no meter": 0.0, "never split": 1e-12, "as it is": parts.BUDGET, "always": 1e12}
+    budgets = {"no meter": 0.0, "hardly any": 1e-12, "as it is": parts.BUDGET, "always": 1e12}
     loops = {name: TrainingStep(metered=name != "no meter") for name in budgets}
     medians: dict[str, list[float]] = {name: [] for name in loops}
     means: dict[str, list[float]] = {name: [] for name in loops}
@@ -97,11 +98,11 @@ def main() -> None:
     for name in loops:
         median, mean = statistics.median(medians[name]), statistics.median(means[name])
         print(f"{name:<24}{split[name]:>9.2%}{median * 1e6:>9.1f} us{mean * 1e6:>9.1f} us")
-    for name in ("never split", "as it is", "always"):
+    for name in ("hardly any", "as it is", "always"):
         added = statistics.median(medians[name]) - base
         print(f"{name}: {added * 1e6:+.1f} us, {added / base:+.1%} of a step without a meter")
     marks = 8
-    cost = (statistics.median(medians["always"]) - statistics.median(medians["never split"])) / marks
+    cost = (statistics.median(medians["always"]) - statistics.median(medians["hardly any"])) / marks
     print(f"one of the {marks} marks of a step: {cost * 1e6:.2f} us")
 
 

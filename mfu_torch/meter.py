@@ -226,11 +226,14 @@ class Meter:
         self._loaders.release()
         if not self._started or self._closed:
             return
+        try:
+            self._detach()
+        except BaseException:  # Ctrl-C: nothing may be left in the user's model
+            self._detach()
+            raise
         self._closed = True
         self._ended = reason
-        self._stepping.run_ends()
         atexit.unregister(self.close)
-        self._live.detach()
         if self._recorder.is_forked:  # the run and its file are another process's
             return
         if self._stepping.never_entered():
@@ -241,6 +244,10 @@ class Meter:
             self._recorder.warn("the last steps could not be timed: %s", first_line(error))
         self._stepping.conclude()
         self._books.close(self._time.wall_s, reason)
+
+    def _detach(self) -> None:
+        self._stepping.run_ends()
+        self._live.detach()
 
     @property
     def run(self) -> Run:

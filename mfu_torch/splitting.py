@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -23,16 +24,16 @@ from torch.optim.optimizer import (
 
 from mfu_torch.clock.clocks import Clock, CudaClock, HostClock, SyncClock
 from mfu_torch.clock.ledger import OpenStep
-from mfu_torch.clock.parts import BACKWARD, FORWARD, OPTIMIZER, Splitter
+from mfu_torch.clock.parts import BACKWARD, FORWARD, OPTIMIZER, PartMark, Splitter
 from mfu_torch.flops.calls import CallWatch
 
 # The engine's entry is one function under two names.
 _ENGINE = "_engine_run_backward"
 _ENGINE_MODULES = (torch.autograd, torch.autograd.graph)
 
-HOST_MARK_COST_S = 2e-6
-"""Two hook calls and two readings of the host's clock, rounded up from what
-``benchmarks/step_parts.py`` measured."""
+HOST_MARK_COST_S = 3e-6
+"""Rounded up from the 2.5 us that ``benchmarks/step_parts.py`` measured on an AMD EPYC with two
+busy cores: a mark and its share of what a split step costs besides."""
 
 DEVICE_MARK_COST_S = 1e-5
 """An event recorded, asked about and read, each some microseconds of a CUDA call."""
@@ -71,6 +72,7 @@ class StepSplitter:
     ) -> None:
         cost_s = DEVICE_MARK_COST_S if isinstance(clock, CudaClock) else HOST_MARK_COST_S
         self._splitter = Splitter(clock, cost_s, getattr(clock, "may_mark", None))
+        self._clock = clock
         self._on_error = on_error
         self._watches = [CallWatch(model, self._called, self._returned) for model in models]
         self._handles: list[Any] = []
@@ -80,14 +82,14 @@ class StepSplitter:
     def attach(self) -> None:
         """Watch the models, the engine and the optimizers."""
         self._attached = True
+        ours = (StepSplitter, Splitter, PartMark, type(self._clock))
+        _leave_to_python(*(value for kind in ours for value in vars(kind).values()))
         for watch in self._watches:
             watch.attach()
         # For the whole run: hooks that come and go would make Dynamo compile an optimizer's step
         # again and again.
-        self._handles = [
-            register_optimizer_step_pre_hook(self._optimizer_begins),
-            register_optimizer_step_post_hook(self._optimizer_ends),
-        ]
+        self._handles.append(register_optimizer_step_pre_hook(self._optimizer_begins))
+        self._handles.append(register_optimizer_step_post_hook(self._optimizer_ends))
         engine: Callable[..., Any] = getattr(torch.autograd.graph, _ENGINE)
         self._entry = functools.partial(self._run_backward, engine)
         for module in _ENGINE_MODULES:
@@ -96,27 +98,33 @@ class StepSplitter:
     def detach(self) -> None:
         """Leave nothing behind; safe to call twice."""
         self._attached = False
+        try:
+            self._take_away()
+        except BaseException:  # Ctrl-C, once more, by someone who waits for the end
+            self._take_away()
+            raise
+
+    def _take_away(self) -> None:
         self._splitter.spoil()
         for watch in self._watches:
             watch.detach()
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        entry = self._entry
         for module in _ENGINE_MODULES:
             # Another wrapper put on top of ours stays; ours then only passes calls on.
-            if self._entry is not None and getattr(module, _ENGINE) is self._entry:
-                setattr(module, _ENGINE, self._entry.args[0])
+            if entry is not None and getattr(module, _ENGINE) is entry:
+                setattr(module, _ENGINE, entry.args[0])
         self._entry = None
-
-    def keep(self) -> None:
-        """Watch again the models that were compiled in place since."""
-        for watch in self._watches:
-            watch.keep()
 
     def begins(self, step: OpenStep) -> None:
         """The loop enters a step."""
-        if self._attached:
-            self._splitter.begins(step.index)
+        if self._attached and self._splitter.begins(step.index):
+            thread = get_ident()  # may be another one than made the meter
+            for watch in self._watches:
+                watch.thread = thread
+                watch.keep()
 
     def ends(self, step: OpenStep) -> None:
         """The loop leaves it."""
@@ -165,3 +173,25 @@ class StepSplitter:
         except Exception as error:  # the clock's, inside the user's code: it must not get there
             self._splitter.spoil()
             self._on_error(error)
+        except BaseException:  # Ctrl-C in here: which part it is in is not known any more
+            self._splitter.spoil()
+            raise
+
+
+def _leave_to_python(*functions: object) -> None:
+    """Have Dynamo leave these frames alone.
+
+    Where a compiled function breaks off, it looks at all that is called from there. It would
+    compile these, for the case that something is being compiled, so that they did nothing.
+    """
+    dynamo: Any = torch._C._dynamo.eval_frame
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if code is None:
+            continue
+        if hasattr(dynamo, "skip_code"):  # until torch 2.6
+            dynamo.skip_code(code)
+        elif hasattr(dynamo, "set_code_exec_strategy"):
+            action = dynamo._FrameAction
+            only_this = dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            dynamo.set_code_exec_strategy(code, only_this)

@@ -30,6 +30,10 @@ _PHASES: Mapping[str, tuple[tuple[Phase, ...], tuple[str, ...]]] = {
 
 NOT_SPLIT = "no steady step was split into its parts"
 NO_CALLS = "no forward call of the model was seen in them"
+ABOVE_PEAK = (
+    "{} would be above its peak: work of this kind ran in other parts (another model, say, which "
+    "the meter was not given), or the peak is too low"
+)
 
 
 class SplitSteps(Record, frozen=True, kw_only=True):
@@ -39,7 +43,9 @@ class SplitSteps(Record, frozen=True, kw_only=True):
         steps: How many these are.
         time_s: Their time.
         parts_s: Seconds of each of :data:`PARTS`; they sum to ``time_s``. ``forward`` and ``loss``
-            are missing where no call of the model was seen: they are in ``rest``. ``data_wait`` is
+            are missing where no call of the model was seen, or none in a step with a backward: they
+            are in ``rest``. ``optimizer`` is missing where no step of an optimizer was seen in
+            steps that had backwards: one that is compiled, say. ``data_wait`` is
             missing where the loop's waits are not measured. On a GPU it is the time in which the
             GPU can have waited for data, at most: what it had queued meanwhile is not in it.
         of_peak: The share of the time of ``forward`` (with ``loss``), ``backward`` (with what it
@@ -47,7 +53,7 @@ class SplitSteps(Record, frozen=True, kw_only=True):
         lead_s: Mean of the work queued on the device when the loop leaves a step, at least;
             ``None`` on the CPU.
         lead_most_s: Likewise, of the most within a step.
-        absent: Why shares of the peak are not known, or that of ``forward``; empty if they are.
+        absent: Why shares of the peak are not known, or one of them; empty if they are.
     """
 
     steps: int
@@ -76,12 +82,25 @@ def split_steps(steps: Sequence[Step], counts: Counts, peaks: Peaks) -> SplitSte
     time_s = math.fsum(step.duration_s for step, _ in split)
     if not time_s > 0:
         return NOT_SPLIT
-    called = all(parts.forward_s is not None for _, parts in split)
+    all_parts = [parts for _, parts in split]
+    # A step that was skipped has no call, and no backward.
+    called = any(parts.forward_s is not None for parts in all_parts) and not any(
+        parts.forward_s is None and parts.backward_s for parts in all_parts
+    )
+    stepped = any(parts.optimizer_s for parts in all_parts) or not any(
+        parts.backward_s for parts in all_parts
+    )
     waited = all(step.data_wait_s is not None for step, _ in split)
     each = [_parts_of(step, parts, called=called, waited=waited) for step, parts in split]
     parts_s = {name: math.fsum(one[name] for one in each) for name in PARTS if name in each[0]}
+    if not stepped:
+        del parts_s["optimizer"]  # nothing of the time is in it
     of_peak = _of_peak([step for step, _ in split], parts_s, counts, peaks)
     absent = "" if called else NO_CALLS
+    if not isinstance(of_peak, str):
+        above = [name for name, share in of_peak.items() if share > 1]
+        of_peak = {name: share for name, share in of_peak.items() if share <= 1}
+        absent = ABOVE_PEAK.format(above[0]) if above else absent
     return SplitSteps(
         steps=len(split),
         time_s=time_s,
@@ -95,8 +114,8 @@ def split_steps(steps: Sequence[Step], counts: Counts, peaks: Peaks) -> SplitSte
 
 def _parts_of(step: Step, parts: StepParts, *, called: bool, waited: bool) -> dict[str, float]:
     known = {"backward": parts.backward_s, "optimizer": parts.optimizer_s}
-    if called and parts.forward_s is not None and parts.loss_s is not None:
-        known |= {"forward": parts.forward_s, "loss": parts.loss_s}
+    if called:
+        known |= {"forward": parts.forward_s or 0.0, "loss": parts.loss_s or 0.0}
     between = parts.tail_s
     rest = step.duration_s - between - sum(known.values())
     if waited and step.data_wait_s is not None:

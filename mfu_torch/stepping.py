@@ -141,8 +141,6 @@ class Stepping:
     def _window_is_due(self) -> None:
         if self.books.take(self.time.poll()):
             self.live.revalidate()
-            if self._splitter is not None:
-                self._splitter.keep()
         self._loop_is_here()
         self._say_where_waits_are()
 

@@ -9,7 +9,14 @@ import pytest
 from samples import T, count, peak, step, term
 
 from mfu_torch.records import CountEntry, FlopCount, PeakEntry, Step, StepParts
-from mfu_torch.step_parts import NO_CALLS, NOT_SPLIT, PARTS, SplitSteps, split_steps
+from mfu_torch.step_parts import (
+    ABOVE_PEAK,
+    NO_CALLS,
+    NOT_SPLIT,
+    PARTS,
+    SplitSteps,
+    split_steps,
+)
 
 PEAKS = {"bf16": peak("bf16", 100e12), "fp32": peak("fp32", 50e12)}
 
@@ -79,6 +86,45 @@ def test_where_no_call_was_seen_the_forward_is_in_the_rest() -> None:
     # 30 T of backward and its recompute at 100 T/s in 1 s; 0.5 T of the optimizer at 50 in 0.5 s.
     assert parts.of_peak == {"backward": pytest.approx(0.3), "optimizer": pytest.approx(0.02)}
     assert parts.absent == NO_CALLS
+
+
+UNSEEN = {"forward_s": None, "loss_s": None}
+
+
+def test_a_step_in_which_nothing_was_done_does_not_hide_the_forward_of_the_others() -> None:
+    parts = found(split(0, 4.0, forward_s=1.0, backward_s=2.0), split(1, 0.5, **UNSEEN))
+    assert (parts.parts_s["forward"], parts.parts_s["rest"]) == (1.0, 1.5)
+    assert parts.absent == ""
+
+
+def test_a_backward_whose_forward_was_not_seen_hides_that_of_all() -> None:
+    steps = split(0, 4.0, forward_s=1.0, backward_s=2.0), split(1, 4.0, **UNSEEN, backward_s=2.0)
+    parts = found(*steps)
+    assert "forward" not in parts.parts_s and "loss" not in parts.parts_s
+    assert (parts.parts_s["rest"], parts.absent) == (4.0, NO_CALLS)
+
+
+def test_an_optimizer_that_no_step_shows_is_not_said_to_take_no_time() -> None:
+    parts = found(split(0, 4.0, forward_s=1.0, backward_s=2.0))
+    assert "optimizer" not in parts.parts_s
+    assert math.fsum(parts.parts_s.values()) == parts.time_s
+    inference = found(split(0, 4.0, forward_s=1.0))
+    assert inference.parts_s["optimizer"] == 0.0
+    accumulating = found(
+        split(0, 4.0, backward_s=2.0), split(1, 4.0, backward_s=2.0, optimizer_s=1.0)
+    )
+    assert accumulating.parts_s["optimizer"] == 1.0
+
+
+def test_a_share_above_the_peak_is_left_out_and_said() -> None:
+    # A teacher that the meter was not given runs before the student: 12 T in 0.1 s at 100 T/s.
+    counts = {
+        0: CountEntry(id=0, count=FlopCount(terms=(term("forward_no_grad", 12 * T, 12 * T),)))
+    }
+    parts = split_steps([split(0, 4.0, forward_s=0.05, loss_s=0.05)], counts, PEAKS)
+    assert isinstance(parts, SplitSteps)
+    assert parts.of_peak == {}
+    assert parts.absent == ABOVE_PEAK.format("forward")
 
 
 def test_steps_that_were_not_split_and_excluded_ones_have_no_say() -> None:

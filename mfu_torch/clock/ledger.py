@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from mfu_torch.clock.clocks import Clock
-from mfu_torch.clock.lead import Lead
+from mfu_torch.clock.lead import Lead, Moment, later
 from mfu_torch.clock.parts import PartMark, times_of
 
 TAIL = "tail"
@@ -33,8 +33,9 @@ class OpenStep:
         wall_s: Wall time of the run when it was closed.
         marks: Of its parts, if it is split.
         parts_s: Then seconds of each, by the numbers in :mod:`mfu_torch.clock.parts`.
-        began_at_s, left_at_s: Positions of the device's lead at both ends
-            (:mod:`mfu_torch.clock.lead`); ``None`` where the device is the host.
+        left_at, marked_at, most_at: Of the device's lead, the moments (:mod:`mfu_torch.clock.lead`)
+            when the loop left the step, of the first of the marks, and of the mark with the most;
+            ``None`` where the device is the host.
         lead_s: Of the device's work, what was queued when the loop left the step, at least.
         lead_most_s: Likewise, the most at any of its marks.
     """
@@ -42,7 +43,6 @@ class OpenStep:
     wall_s: float  # set when the step is closed
 
     __slots__ = (
-        "began_at_s",
         "count_ids",
         "data_wait_s",
         "excluded",
@@ -51,9 +51,11 @@ class OpenStep:
         "inside_s",
         "lead_most_s",
         "lead_s",
-        "left_at_s",
+        "left_at",
+        "marked_at",
         "marks",
         "micro_batches",
+        "most_at",
         "parts_s",
         "phases",
         "samples",
@@ -77,8 +79,9 @@ class OpenStep:
         self.phases: dict[str, float] | None = None
         self.marks: list[PartMark] | None = None
         self.parts_s: dict[int, float] | None = None
-        self.began_at_s: float | None = None
-        self.left_at_s: float | None = None
+        self.left_at: Moment | None = None
+        self.marked_at: Moment | None = None
+        self.most_at: Moment | None = None
         self.lead_s: float | None = None
         self.lead_most_s: float | None = None
 
@@ -108,8 +111,9 @@ class Ledger:
         self.wall_s = 0.0
         self._clock = clock
         self._begun = False  # the device has reached the first mark
-        # (mark, owner of what begins there, label, step that this mark closes, host seconds)
-        self._chain: deque[tuple[Any, Owner, str, OpenStep | None, float]] = deque()
+        # (mark, owner of what begins there, label, step that this mark closes, host seconds before
+        # and after the mark was taken)
+        self._chain: deque[tuple[Any, Owner, str, OpenStep | None, float, float]] = deque()
         behind = getattr(clock, "runs_behind", False)  # a clock of the user's may not say
         self._lead = Lead() if behind else None
         self._asked_s = 0.0  # when the device had not reached the mark that it reaches next
@@ -120,25 +124,30 @@ class Ledger:
 
     def begin(self, owner: Owner, label: str = "", closes: OpenStep | None = None) -> None:
         """From now on time belongs to ``owner``; ``closes`` is the step that ended here."""
-        self._append((self._mark(), owner, label, closes, self._host_s()))
+        before_s = self._host_s()
+        self._append((self._mark(), owner, label, closes, before_s, self._host_s()))
 
     def poll(self, *, wait: bool = False) -> list[OpenStep | PauseTime]:
         """Parts that are complete, in order; ``wait`` for the device only when closing."""
         chain = self._chain
         done: list[OpenStep | PauseTime] = []
         # On two streams a later mark can be reached before an earlier one: ask for the first, too.
-        self._begun = self._begun or self._reached(chain[0][0], wait)
+        if not self._begun and self._reached(chain[0][0], wait):
+            self._begun = True
+            if self._lead is not None:
+                self._lead.sees(self._lead.now, held_s=chain[0][5] - chain[0][4])
         while self._begun and len(chain) > 1:
+            asked_s = self._host_s()  # before: it may be reached just after
             if not self._reached(chain[1][0], wait):
-                self._asked_s = self._host_s()
+                self._asked_s = asked_s
                 break
-            start, owner, label, _, host_s = chain.popleft()
+            start, owner, label, _, _, host_s = chain.popleft()
             spent_s = self._clock.seconds(start, chain[0][0])
+            if self._lead is not None:
+                self._follow(self._lead, start, owner, host_s, spent_s)
             self._clock.release(start)
             self.wall_s += spent_s
             self._book(owner, label, spent_s)
-            if self._lead is not None:
-                self._follow(self._lead.moves(spent_s, chain[0][4] - host_s), self._lead)
             closes = chain[0][3]
             if type(owner) is PauseTime:
                 done.append(owner)
@@ -150,17 +159,20 @@ class Ledger:
             _tell_leads(done, self._lead)
         return done
 
-    def _follow(self, position_s: float, lead: Lead) -> None:
-        """The lead at the mark that was reached last."""
-        _, owner, label, _, host_s = self._chain[0]
+    def _follow(self, lead: Lead, start: Any, past: Owner, host_s: float, spent_s: float) -> None:
+        """The lead from a mark to the one that was reached last."""
+        if type(past) is OpenStep and past.marks and past.marked_at is None:
+            first = past.marks[0]
+            if self._clock.ready(first.mark):
+                device_s = self._clock.seconds(start, first.mark)
+                past.marked_at = later(lead.now, device_s, first.host_s - host_s)
+        _, owner, label, _, before_s, after_s = self._chain[0]
+        moment = lead.moves(spent_s, after_s - host_s, after_s - before_s)
         if self._asked_s:  # it had not been reached then
-            lead.sees(position_s, self._asked_s - host_s)
+            lead.sees(moment, self._asked_s - after_s)
             self._asked_s = 0.0
-        if type(owner) is OpenStep:
-            if label == TAIL:
-                owner.left_at_s = position_s
-            elif owner.began_at_s is None:
-                owner.began_at_s = position_s
+        if type(owner) is OpenStep and label == TAIL:
+            owner.left_at = moment
 
     def _split(self, step: OpenStep) -> None:
         """Seconds of its parts, from its marks; all of them were taken before it was closed."""
@@ -172,21 +184,19 @@ class Ledger:
             # A pause in between is nobody's part, so then the parts are too long.
             if times is not None and sum(times.values()) <= step.inside_s * (1 + 1e-6) + 1e-5:
                 step.parts_s = times
-                if self._lead is not None and step.began_at_s is not None:
-                    self._find_most(step, marks, step.began_at_s, self._lead)
+                if self._lead is not None and step.marked_at is not None:
+                    self._find_most(step, marks, step.marked_at, self._lead)
         for one in marks:
             self._clock.release(one.mark)
 
-    def _find_most(
-        self, step: OpenStep, marks: list[PartMark], position_s: float, lead: Lead
-    ) -> None:
-        most_s = position_s
+    def _find_most(self, step: OpenStep, marks: list[PartMark], moment: Moment, lead: Lead) -> None:
+        most = moment
         for now, following in pairwise(marks):
             device_s = self._clock.seconds(now.mark, following.mark)
-            position_s += device_s - (following.host_s - now.host_s)
-            lead.sees(position_s)
-            most_s = max(most_s, position_s)
-        step.lead_most_s = most_s  # a position; what it is above the lowest is told later
+            moment = later(moment, device_s, following.host_s - now.host_s)
+            lead.sees(moment, held_s=following.host_s - following.before_s)
+            most = max(most, moment)
+        step.most_at = most
 
     def _reached(self, mark: Any, wait: bool) -> bool:
         if wait:
@@ -214,10 +224,10 @@ def _tell_leads(parts: list[OpenStep | PauseTime], lead: Lead) -> None:
     """Positions become leads once all marks that the device has reached were seen."""
     for part in parts:
         if type(part) is OpenStep:
-            if part.left_at_s is not None:
-                part.lead_s = lead.at_least_s(part.left_at_s)
-            if part.lead_most_s is not None:
-                part.lead_most_s = lead.at_least_s(part.lead_most_s)
+            if part.left_at is not None:
+                part.lead_s = lead.at_least_s(part.left_at)
+            if part.most_at is not None:
+                part.lead_most_s = lead.at_least_s(part.most_at)
 
 
 def _no_matter() -> float:

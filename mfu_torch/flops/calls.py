@@ -15,6 +15,7 @@ OnCall = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 _IMPL = "_compiled_call_impl"
 _COMPILED = "_mfu_torch_compiled"
 _DETACHED = "_mfu_torch_detached"
+_CALLER = nn.Module._wrapped_call_impl.__code__
 _is_compiling = torch.compiler.is_compiling
 _thread = threading.get_ident
 _graph_task = torch._C._current_graph_task_id
@@ -133,14 +134,14 @@ class CallWatch:
 def _called_module(model: nn.Module) -> nn.Module:
     """The module that is called, where that may be a replica of ``model``.
 
-    DataParallel's replicas share the attributes of the module, the watches included. The caller of
-    the watch, or of the outermost of several, knows which of them it calls.
+    DataParallel's replicas share the attributes of the module, the watches included. torch's own
+    caller of the watch, or of the outermost of several, knows which of them it calls.
     """
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals is globals():
         frame = frame.f_back
-    found = frame.f_locals.get("self")
-    return found if isinstance(found, nn.Module) else model
+    called = frame.f_locals.get("self") if frame.f_code is _CALLER else None
+    return called if isinstance(called, nn.Module) else model
 
 
 def compiled_call(module: nn.Module) -> Callable[..., Any] | None:

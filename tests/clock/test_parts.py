@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from fake_clock import FakeClock
@@ -120,6 +122,19 @@ def test_an_announced_forward_lasts_until_a_backward_begins() -> None:
     assert loop.times() == {REST: 0.125, OPTIMIZER: 0.8125, FORWARD: 23.0, BACKWARD: 8.0}
 
 
+def test_further_backwards_of_an_announced_forward_have_forwards_too() -> None:
+    loop = Loop()
+    loop.splitter.begins(0)
+    loop.rest(0.125)
+    loop.splitter.announce()  # Lightning's training_step, which optimizes by itself
+    for part_s in (1.0, 2.0):
+        loop.rest(part_s)
+        loop.part(BACKWARD, 8.0)
+        loop.part(OPTIMIZER, 16.0)
+    loop.rest(0.25)
+    assert loop.times() == {REST: 0.375, FORWARD: 3.0, BACKWARD: 16.0, OPTIMIZER: 32.0}
+
+
 def test_an_announced_forward_without_a_backward_lasts_to_the_end_of_the_step() -> None:
     loop = Loop()
     loop.splitter.begins(0)
@@ -198,18 +213,75 @@ def test_more_marks_than_a_step_may_have_leave_it_whole() -> None:
     assert loop.clock.marks == MARKS_LIMIT
 
 
-@pytest.mark.parametrize(("step_s", "apart"), [(64.0, 1), (8.0, 1), (4.0, 2), (1.0, 8), (0.25, 32)])
-def test_marks_cost_at_most_a_thousandth_of_the_steps(step_s: float, apart: int) -> None:
-    # 4 marks of 2 ms are 8 ms: the budget of 8 s. With 1 s steps every 8th is split.
-    loop = Loop(mark_cost_s=0.002)
+def split_of(loop: Loop, steps: int, step_s: Callable[[int], float]) -> list[int]:
     split = []
-    for index in range(80):
+    for index in range(steps):
         loop.splitter.begins(index)
-        loop.part(FORWARD, step_s)
+        loop.part(FORWARD, step_s(index))
         if loop.times() is not None:
             split.append(index)
-    assert split == list(range(0, 80, apart))
+    return split
+
+
+@pytest.mark.parametrize(("step_s", "apart"), [(64.0, 1), (8.0, 1), (4.0, 2), (1.0, 8), (0.25, 32)])
+def test_marks_cost_at_most_a_thousandth_of_the_steps(step_s: float, apart: int) -> None:
+    # 4 marks of 2 ms are 8 ms: the budget of 8 s. With 1 s steps one in 8 is split.
+    split = split_of(Loop(mark_cost_s=0.002), 200 * apart, lambda index: step_s)
     assert BUDGET * apart * step_s >= 4 * 0.002
+    assert len(split) == pytest.approx(200, rel=0.0 if apart == 1 else 0.15)
+
+
+def test_loops_that_repeat_themselves_are_seen_in_all_that_they_do() -> None:
+    # One step in 8 is split on average, of a loop whose every 4th step has the optimizer.
+    split = split_of(Loop(mark_cost_s=0.002), 1600, lambda index: 1.0)
+    for residue in range(4):
+        share = sum(index % 4 == residue for index in split) / len(split)
+        assert share == pytest.approx(0.25, abs=0.07)
+
+
+def test_a_step_with_nothing_in_it_does_not_put_off_the_next_for_long() -> None:
+    # Alone, 4 marks of 2 ms in a step of 1 us would be the budget of 8 million such steps.
+    split = split_of(Loop(mark_cost_s=0.002), 300, lambda index: 1.0 if index % 10 else 1e-6)
+    assert len(split) > 20
+    assert all(later - one < 64 for one, later in pairwise(split))
+
+
+def test_marks_of_steps_that_end_up_whole_cost_too() -> None:
+    loop = Loop(mark_cost_s=0.002)
+    for index in range(800):
+        loop.splitter.begins(index)
+        loop.part(FORWARD, 1.0)
+        loop.splitter.spoil()  # a pause in every step
+        assert loop.times() is None
+    assert loop.clock.marks == pytest.approx(3 * 800 / 6, rel=0.2)  # 3 marks: one step in 6
+
+
+def test_marks_of_a_step_that_is_not_split_are_given_back() -> None:
+    loop = Loop()
+    given_back: list[float] = []
+    loop.clock.release = given_back.append  # type: ignore[assignment]
+    splitter = Splitter(loop.clock, 0.0)
+    never_ends = lambda: splitter.enter(OPTIMIZER)  # noqa: E731
+    for index, spoil in enumerate((splitter.spoil, never_ends)):
+        splitter.begins(index)
+        splitter.enter(FORWARD)
+        splitter.leave(FORWARD)
+        spoil()
+        assert splitter.ends() is None
+    assert len(given_back) == 3 + 4
+
+
+def test_a_closure_that_skips_its_backward_ends_what_was_announced() -> None:
+    loop = Loop()
+    loop.splitter.begins(0)
+    loop.splitter.enter(OPTIMIZER)
+    loop.splitter.announce()
+    loop.rest(1.0)
+    loop.splitter.leave(OPTIMIZER)
+    loop.rest(0.5)
+    loop.part(FORWARD, 2.0)
+    loop.rest(0.25)
+    assert loop.times() == {REST: 0.75, OPTIMIZER: 0.0, FORWARD: 3.0}
 
 
 def test_steps_whose_parts_lie_on_streams_of_their_own_may_not_be_in_order() -> None:

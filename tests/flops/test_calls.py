@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,17 +66,50 @@ def test_copies_and_pickles_of_the_model_are_not_watched() -> None:
     assert len(seen) == len(copies)  # the calls of the model itself
 
 
-def test_a_replica_in_another_thread_runs_its_own_weights() -> None:
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("watches", [1, 2, 3])
+def test_a_replica_runs_its_own_weights(watches: int, threaded: bool) -> None:
     model = nn.Linear(4, 4)
-    _, seen = watched(model)
+    seen = [watched(model)[1] for _ in range(watches)]
     replica = model._replicate_for_data_parallel()
     replica.weight, replica.bias = torch.zeros(4, 4), torch.ones(4)
     results: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: results.append(replica(X)))
+    run_in(threaded, lambda: results.append(replica(X)))
+    assert torch.equal(results[0], torch.ones(2, 4))
+    assert not threaded or seen == [[]] * watches
+
+
+@pytest.mark.parametrize("watches", [1, 2, 3])
+def test_a_model_that_is_called_in_another_thread_runs(watches: int) -> None:
+    model = nn.Linear(4, 4)
+    for _ in range(watches):
+        watched(model)
+    results: list[torch.Tensor] = []
+    run_in(True, lambda: results.append(model(X)))
+    assert torch.equal(results[0], model.forward(X))
+
+
+def test_only_torchs_own_caller_is_asked_which_module_it_calls() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner._compiled_call_impl(x)
+
+    outer = Outer()
+    watched(outer.inner)
+    assert torch.equal(outer(X), outer.inner.forward(X))
+
+
+def run_in(threaded: bool, work: Callable[[], None]) -> None:
+    """Do the work here, or in a thread."""
+    if not threaded:
+        return work()
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert torch.equal(results[0], torch.ones(2, 4))
-    assert seen == []
 
 
 def test_two_watches_on_one_model_see_the_same_and_go_in_any_order() -> None:

@@ -65,7 +65,7 @@ class Loop:
         return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
-def run(step: Callable[[], None], model: nn.Module, steps: int = 30) -> list[Step]:
+def run(step: Callable[[], None], model: nn.Module, steps: int = 60) -> list[Step]:
     with Meter(model, sinks=[], log_dir="", log_every=5, peak=1e15) as meter:
         for _ in range(steps):
             with meter.step():

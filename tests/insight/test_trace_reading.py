@@ -161,6 +161,11 @@ def test_a_blocking_copy_is_a_wait_and_a_pinned_one_is_none(tmp_path: Path) -> N
         "cudaMemcpy",
         "hipMemcpyWithStream",
         "cuMemcpyDtoH_v2",
+        "urEventWait",
+        "urQueueFinish",
+        "zeCommandQueueSynchronize",
+        "zeEventHostSynchronize",
+        "zeFenceHostSynchronize",
     ],
 )
 def test_calls_that_wait(call: str, tmp_path: Path) -> None:
@@ -180,7 +185,12 @@ def test_calls_that_do_not_wait(call: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["cudaMalloc", "cudaFree", "hipMalloc", "cudaHostAlloc", "cuMemCreate", "cuMemMap"]
+    "call",
+    [
+        *("cudaMalloc", "cudaFree", "hipMalloc", "cudaHostAlloc", "cuMemCreate", "cuMemMap"),
+        *("urUSMDeviceAlloc", "urUSMHostAlloc", "urUSMSharedAlloc", "urUSMFree"),
+        *("zeMemAllocDevice", "zeMemAllocHost", "zeMemFree"),
+    ],
 )
 def test_calls_that_reserve_or_free_memory(call: str, tmp_path: Path) -> None:
     built = step_of_two_kernels()
@@ -201,6 +211,48 @@ def test_waits_for_data_are_annotations_of_the_loader(tmp_path: Path) -> None:
         "## get_batch ##",
     ]
     assert [name for name, _, _ in named(trace, trace.annotations)] == [*waits, "forward"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "load_batch",
+            "fetch_batch",
+            "fetching",
+            "data-wait",
+            "data wait",
+            "dataiter",
+            "data_fetch",
+        ),
+        *("wait_for_batch", "get_train_batch", "next_batch", "## load_batch ##", "read_minibatch"),
+        *("[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[_TrainEpoch].train_next"),
+    ],
+)
+def test_names_that_people_give_to_the_wait_for_data(name: str, tmp_path: Path) -> None:
+    built = step_of_two_kernels()
+    built.annotation(name, 1_000, 300)
+    trace = read(built, tmp_path)
+    assert [found for found, _, _ in named(trace, trace.data_waits)] == [name]
+
+
+@pytest.mark.parametrize(
+    "name", ["## wait_for_batch ##", "next_batch_norm", "batch", "prefetched_forward", "update"]
+)
+def test_names_that_are_no_wait_for_data(name: str, tmp_path: Path) -> None:
+    built = step_of_two_kernels()
+    built.annotation(name, 1_000, 300)
+    assert len(read(built, tmp_path).data_waits) == 0
+
+
+def test_of_an_annotation_around_the_loaders_own_the_inner_is_the_wait(tmp_path: Path) -> None:
+    built = step_of_two_kernels()
+    built.annotation("## load_batch ##", 1_000, 900)
+    built.annotation("data_load", 1_050, 800)
+    built.data_wait(1_100, 70)
+    built.annotation("## load_batch ##", 2_000, 500, thread=2)
+    trace = read(built, tmp_path)
+    assert [end - start for _, start, end in named(trace, trace.data_waits)] == [70, 500]
 
 
 def test_steps_may_be_annotations_of_the_user(tmp_path: Path) -> None:

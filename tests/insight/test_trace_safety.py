@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from trace_builder import TraceBuilder
 
-from mfu_torch.insight.trace import columns, pairs, pieces
+from mfu_torch.insight.trace import columns, pairs, pieces, source
 from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.pieces import LIMIT_BYTES
 from mfu_torch.insight.trace.reading import read_trace
@@ -25,6 +25,9 @@ GOOD.step(0, 0, 10_000)
 GOOD.op("aten::mm", 100, 500, dims=[[4, 8], [8, 2]])
 GOOD.kernel("gemm", 1_000, 4_000, launch_ns=200)
 TEXT = json.dumps(GOOD.to_dict()).encode()
+
+
+DEEP = b"[" * 90_000 + b"]" * 90_000
 
 
 def kernel(**changes: Any) -> dict[str, Any]:
@@ -75,15 +78,34 @@ def error(path: Path, data: bytes, **options: Any) -> str:
         (TEXT + b"rest", "cut or damaged"),
         (TEXT + TEXT, "cut or damaged"),
         (TEXT[:-1] + b', "traceEvents": []}', "twice"),
-        (b"[" * 200_000, "cut or damaged"),
+        (b"[" * 200_000, "nested too deeply"),
         (b'{"a":' * 100_000, 'no "traceEvents"'),
-        (b'{"traceEvents": [' + b"[" * 90_000 + b"]" * 90_000 + b"]}", "cut or damaged"),
+        (b'{"traceEvents": [' + b"[" * 90_000 + b"]" * 90_000 + b"]}", "nested too deeply"),
+        (b'{"m": ' + DEEP + b', "traceEvents": []}', "nested too deeply"),
+        (TEXT[:-1] + b', "m": ' + DEEP + b"}", "nested too deeply"),
+        (b"[" + b'{"ph": "X", "args": {"m": ' + DEEP + b"}}," * 9, "nested too deeply"),
+        (TEXT.decode().encode("utf-16-le"), "text in UTF-16"),
+        (TEXT.decode().encode("utf-16-be"), "text in UTF-16"),
+        (TEXT.decode().encode("utf-32-le"), "text in UTF-32"),
+        (TEXT.decode().encode("utf-32-be"), "text in UTF-32"),
+        (TEXT.decode().encode("utf-32"), "text in UTF-32"),
+        (gzip.compress(TEXT.decode().encode("utf-16-le")), "text in UTF-16"),
+        (b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1,\n "nodes": [ {', "an execution trace"),
+        (gzip.compress(b'{\n "schema": "1.0.1", "nodes": ['), "an execution trace"),
+        (gzip.compress(b"t.json".ljust(257, b"\0") + b"ustar\x0000" + b"\0" * 248), "tar archive"),
+        (b"t.json".ljust(257, b"\0") + b"ustar\x0000" + b"\0" * 248, "tar archive"),
+        (gzip.compress(gzip.compress(TEXT)), "gzip inside gzip"),
+        (b"\x28\xb5\x2f\xfd" + b"x" * 50, "zstd"),
+        (b"SQLite format 3\0" + b"x" * 50, "Nsight Systems"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "git lfs pull"),
+        (b'{"traceEvents": [{"ph": "M", "name": "process_name", "ts": 0}]}', "prof.step()"),
         (b"\x1f\x8b\x08" + b"x" * 50, "damaged gzip"),
         (gzip.compress(TEXT)[:-10], "ends too early"),
         (gzip.compress(TEXT)[:-8] + b"12345678", "damaged gzip"),
         (gzip.compress(TEXT) + b"rest", "damaged gzip"),
         (gzip.compress(b""), "no JSON object"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "file",  # gzip has the time in it
 )
 def test_what_is_no_trace_is_said_in_one_line(data: bytes, words: str, tmp_path: Path) -> None:
     assert words in error(tmp_path / "t.json", data)
@@ -108,14 +130,15 @@ def test_the_collector_is_as_it_was_after_an_error(tmp_path: Path) -> None:
             gc.enable()
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+def test_what_is_no_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    monkeypatch.setattr(source, "_PIPE_WAIT_S", 0.01)
     for path, words in (
         (tmp_path, "a folder"),
         (tmp_path / "nowhere.json", "No such file"),
-        (pipe, "not a regular file"),
-        (Path("/dev/zero"), "not a regular file"),
+        (pipe, "a pipe that nobody writes to"),
+        (Path("/dev/zero"), "not a file or a pipe"),
         (tmp_path / "a\0b", "not a path"),
         (tmp_path / "x\x1b[2J.json", "No such file"),
     ):

@@ -179,7 +179,7 @@ def test_a_file_that_exists_is_not_written_over_unless_asked(tmp_path: Path) -> 
     path = built_with_everything().write(tmp_path / "t.json")
     out = tmp_path / "clean.json"
     out.write_text("mine")
-    with pytest.raises(TraceError, match=r"clean\.json: exists"):
+    with pytest.raises(TraceError, match=r"/clean\.json: exists; .* force=True to write over it"):
         scrub(path, out)
     assert out.read_text() == "mine"
     scrub(path, out, force=True)
@@ -210,5 +210,27 @@ def test_nothing_is_left_behind_when_the_trace_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_missing_is_one_line(tmp_path: Path) -> None:
     path = built_with_everything().write(tmp_path / "t.json")
-    with pytest.raises(TraceError, match=r"clean\.json: cannot be written: No such file"):
+    with pytest.raises(
+        TraceError, match=r"nowhere/clean\.json: cannot be written: there is no folder .*nowhere$"
+    ):
         scrub(path, tmp_path / "nowhere" / "clean.json")
+
+
+def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path) -> None:
+    path = built_with_everything().write(tmp_path / "t.json")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(os.devnull)
+    for out in (pipe, link, Path(os.devnull)):
+        with pytest.raises(TraceError, match=f"{out}: no regular file"):
+            scrub(path, out, force=True)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
+def test_a_place_that_cannot_be_written_is_named_whole(tmp_path: Path) -> None:
+    path = built_with_everything().write(tmp_path / "t.json")
+    out = tmp_path / ("x" * 300 + ".json")
+    with pytest.raises(TraceError, match=f"{out}: cannot be written: File name too long"):
+        scrub(path, out)

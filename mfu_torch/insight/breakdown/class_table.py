@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
 import msgspec
 
 from mfu_torch.insight.breakdown.codes import CLASS_NAMES
+from mfu_torch.insight.trace.user_patterns import TooSlow, searched
 from mfu_torch.records import MFUError
 
 Classes = str | PathLike[str] | Mapping[str, str]
@@ -39,14 +40,26 @@ class ClassTable:
         where, rows = "classes", {} if classes is None else classes
         if not isinstance(rows, Mapping):
             where, rows = os.fspath(rows), _read(Path(rows))
+        self._where = where
         self._rules = [_rule(where, *row) for row in rows.items()]
 
     def __len__(self) -> int:
         return len(self._rules)
 
-    def of(self, name: str) -> int | None:
-        """The class of the first pattern that is found anywhere in the name."""
-        return next((code for pattern, code in self._rules if pattern.search(name)), None)
+    def of(self, names: Sequence[str]) -> list[int | None]:
+        """For each name the class of the first pattern that is found anywhere in it.
+
+        Raises:
+            ClassTableError: A pattern takes too long on them.
+        """
+        codes: list[int | None] = [None] * len(names)
+        try:
+            found = searched([pattern for pattern, _ in self._rules], names)
+        except TooSlow as error:
+            raise ClassTableError(f"{self._where}: {error}") from error
+        for hits, (_, code) in reversed(list(zip(found, self._rules, strict=True))):
+            codes = [code if hit else had for hit, had in zip(hits, codes, strict=True)]
+        return codes
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -75,5 +88,5 @@ def _rule(where: str, pattern: str, name: object) -> tuple[re.Pattern[str], int]
         )
     try:
         return re.compile(pattern), CLASS_NAMES.index(str(name))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ClassTableError(f"{where}: {pattern!r} is no regular expression: {error}") from error

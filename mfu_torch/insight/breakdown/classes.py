@@ -46,7 +46,7 @@ _NONE = -1
 def work_classes(trace: Trace, table: ClassTable | None = None) -> Ints:
     """Class of each kernel and copy of ``trace.work``: GEMM .. COPY."""
     work = trace.work
-    users = _by_name(trace, work.name, (table or ClassTable()).of)
+    users = _by_table(trace, work.name, table)
     named = _by_name(trace, work.name, class_of_kernel)
     exact, guess = _op_evidence(trace)
     # Entry -1, of work without an op, is the last one.
@@ -71,7 +71,7 @@ def op_classes(trace: Trace, table: ClassTable | None = None) -> Ints:
     """
     exact, _ = _op_evidence(trace, through_torch=True)
     _, guess = _op_evidence(trace)
-    return _first_known(_by_name(trace, trace.ops.name, (table or ClassTable()).of), exact, guess)
+    return _first_known(_by_table(trace, trace.ops.name, table), exact, guess)
 
 
 def _first_known(*evidence: Ints) -> Ints:
@@ -87,6 +87,16 @@ def _by_name(trace: Trace, name: Ints, rule: Callable[[str], int | None]) -> Int
     for one in _used(trace, name):
         answer = rule(trace.names[one])
         answers[one] = _NONE if answer is None else answer
+    return answers[name]
+
+
+def _by_table(trace: Trace, name: Ints, table: ClassTable | None) -> Ints:
+    """The user's class for each entry."""
+    answers = np.full(len(trace.names), _NONE, np.int64)
+    if table:
+        used = _used(trace, name)
+        found = table.of([trace.names[one] for one in used])
+        answers[used] = [_NONE if code is None else code for code in found]
     return answers[name]
 
 

@@ -27,6 +27,10 @@ class NotJSON(ValueError):
     """Text that no decoder takes."""
 
 
+class TooDeep(NotJSON):
+    """Text in which lists or objects lie in one another some hundreds of times."""
+
+
 class Args(Struct, gc=False):
     """Arguments of an event that are read."""
 
@@ -227,7 +231,9 @@ def _lenient(text: Text) -> Any:
         raise NotJSON("too long for the lenient decoder")
     try:
         return json.loads(bytes(_repaired(text)).decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise TooDeep("nested too deeply") from error
+    except ValueError as error:
         raise NotJSON(str(error)) from error
 
 

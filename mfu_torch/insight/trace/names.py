@@ -35,13 +35,19 @@ OPS = frozenset({"cpu_op", "Operator"})
 ANNOTATION = "user_annotation"
 
 STEP = re.compile(r"ProfilerStep#\d+")
+LOADER = re.compile(r"^enumerate\(DataLoader")
+"""What torch itself annotates: nothing but the wait."""
 DATA = re.compile(
-    r"^enumerate\(DataLoader|data[_ -]?(load|fetch|wait|iter)|^## data|^\W*(data[_ -]?)?fetch(ing)?\W*$"
-    r"|(get|next|load|fetch|read|wait_for)[_ -]((next|train|val|test)[_ -])?(mini[_ -]?)?batch(?!_?norm)"
+    LOADER.pattern + r"|data[_ -]?(load|fetch|wait|iter)|^## data|^\W*(data[_ -]?)?fetch(ing)?\W*$"
+    r"|(get|next|load|fetch|read|(?<!## )wait_for)[_ -](next[_ -]|train[_ -]|val[_ -]|test[_ -])?"
+    r"(mini[_ -]?)?batch(?![_ -]?norm)"
     r"|\]\.(train|val|test|predict|sanity_check)_(dataloader_)?next$",
     re.IGNORECASE,
 )
-"""Waits of the loop for its loader: of torch, TorchRec, Lightning, and as people call them."""
+"""Waits of the loop for its loader: of torch, Lightning, and as people call them.
+
+TorchRec's ``## wait_for_batch ##`` is none: the host only tells a stream to wait for a copy.
+"""
 SYNC = re.compile(
     r"(Device|Stream|Event|Ctx|Context|Thread)Synchronize"
     r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|DtoD|Peer|WithStream)?(_v\d+|_ptds)?$"

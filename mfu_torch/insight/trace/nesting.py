@@ -35,6 +35,21 @@ def parents(start: Ints, end: Ints, thread: Ints) -> Ints:
     return parent
 
 
+def encloses(inner: npt.NDArray[np.bool_], parent: Ints) -> npt.NDArray[np.bool_]:
+    """Which intervals enclose, at any depth, one of some.
+
+    Args:
+        inner: Which are the some.
+        parent: Of each; -1 without.
+    """
+    found = np.zeros(len(inner), bool)
+    at = parent[inner]
+    while len(at := np.unique(at[(at >= 0) & ~found[at]])):
+        found[at] = True
+        at = parent[at]
+    return found
+
+
 def _nested(start: Ints, end: Ints) -> Ints | None:
     """The same for one thread by counting, many times as fast; ``None`` where intervals cross.
 

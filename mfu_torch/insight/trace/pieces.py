@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mfu_torch.insight.trace.buffer import Buffer
@@ -17,11 +18,13 @@ from mfu_torch.insight.trace.decode import (
     Head,
     NotJSON,
     Text,
+    TooDeep,
     decode_document,
     decode_events,
     decode_head,
 )
 from mfu_torch.insight.trace.errors import TraceError
+from mfu_torch.insight.trace.other_files import PROBED_BYTES, other_file
 
 PIECE_BYTES = 1 << 19
 """Decoded at a time: what is made of it fits the processor's caches."""
@@ -73,15 +76,16 @@ class Pieces:
         wanted, first, begin = min(FIRST_BYTES, PIECE_BYTES), True, 0
         while True:
             ended = self._fill(wanted)
-            found = None if ended else self._cut()
-            if found is not None:
-                events, text, begin = found
-                wanted = PIECE_BYTES
-            elif ended:
-                events, text = self._last(is_list)
-            else:
-                wanted = self._more()
-                continue
+            with self._not_too_deep():
+                found = None if ended else self._cut()
+                if found is not None:
+                    events, text, begin = found
+                    wanted = PIECE_BYTES
+                elif ended:
+                    events, text = self._last(is_list)
+                else:
+                    wanted = self._more()
+                    continue
             if first and (events or self.skipped) and not any(event.ph for event in events):
                 raise TraceError(f"{self.name}: JSON, but no trace: its entries are no events")
             first = False
@@ -90,6 +94,17 @@ class Pieces:
                 return
             del events, text, found  # before the next are made
             self._buffer.drop(begin)
+
+    @contextmanager
+    def _not_too_deep(self) -> Iterator[None]:
+        """Each cut begins where an event does: what is nested in it is nested in the file."""
+        try:
+            yield
+        except TooDeep as error:
+            raise TraceError(
+                f"{self.name}: its lists or objects are nested too deeply; no trace of "
+                "torch.profiler"
+            ) from error
 
     def _fill(self, wanted: int) -> bool:
         """Reads until the buffer has ``wanted`` bytes; says whether the file ended."""
@@ -105,14 +120,17 @@ class Pieces:
     def _start(self) -> bool:
         """Reads to the bracket that opens the events; says whether they are all there is."""
         ended, buffer = self._fill(min(FIRST_BYTES, PIECE_BYTES)), self._buffer
+        if other := other_file(bytes(buffer.view(min(len(buffer), PROBED_BYTES)))):
+            raise TraceError(f"{self.name}: {other}")
         begin = _BEGIN.match(buffer.content, 0, len(buffer))
         buffer.drop(begin.end() if begin else 0)
         opening = bytes(buffer.view(1))
         if opening == b"[":
             return True
         if opening != b"{":
-            what = "HTML" if opening == b"<" else "no JSON object"
-            raise TraceError(f"{self.name}: {what}; a trace of torch.profiler is a JSON object")
+            raise TraceError(
+                f"{self.name}: no JSON object; a trace of torch.profiler is a JSON object"
+            )
         while not self._events_begin():
             if ended:
                 raise TraceError(
@@ -128,7 +146,8 @@ class Pieces:
         keys = _EVENTS_KEY.finditer(buffer.content, 0, len(buffer))
         for found, _ in zip(keys, range(_TRIES), strict=False):
             try:  # JSON only if the key stands at the top, not inside a value
-                head = decode_head(bytes(buffer.view(found.start())) + b'"traceEvents":[]}')
+                with self._not_too_deep():
+                    head = decode_head(bytes(buffer.view(found.start())) + b'"traceEvents":[]}')
             except NotJSON:
                 continue
             self.heads.append(head)
@@ -154,6 +173,8 @@ class Pieces:
             text = self._buffer.view(end + 1)
             try:
                 events, skipped = decode_events(text, stamped=self.stamped)
+            except TooDeep:
+                raise
             except NotJSON:
                 content[end] = was
                 continue
@@ -174,6 +195,8 @@ class Pieces:
                 if _EVENTS_KEY.search(text, len(_EVENTS)):  # its events are the later ones
                     raise TraceError(f'{self.name}: "traceEvents" stands in it twice; no trace')
                 events = document.events
+        except TooDeep:
+            raise
         except NotJSON as error:
             raise TraceError(
                 f"{self.name}: the JSON is cut or damaged in its last {len(self._buffer) - 1} "

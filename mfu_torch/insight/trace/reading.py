@@ -16,9 +16,8 @@ from mfu_torch.insight.trace.assembly import Assembly
 from mfu_torch.insight.trace.columns import Columns
 from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.events import Trace
-from mfu_torch.insight.trace.names import clean
 from mfu_torch.insight.trace.pieces import Pieces
-from mfu_torch.insight.trace.source import MAX_RAW_BYTES, raw_chunks
+from mfu_torch.insight.trace.source import MAX_RAW_BYTES, raw_chunks, shown_name
 
 
 def read_trace(
@@ -29,7 +28,8 @@ def read_trace(
     A trace of 263 MB takes some two seconds. No more than some megabytes of JSON are in memory.
 
     Args:
-        path: A file; its name need not end in ``.gz`` to be gzip.
+        path: A file or a pipe; its name need not end in ``.gz`` to be gzip. ``-``: the standard
+            input, if there is no file of that name.
         max_raw_bytes: Most bytes of JSON that are read, 2 GiB if not given.
         step_name: Regular expression: annotations in which it is found are the steps, instead of
             ``ProfilerStep#N``.
@@ -40,10 +40,10 @@ def read_trace(
         ValueError: ``step_name`` is no regular expression.
     """
     path = Path(path)
-    file = clean(path.name)
+    file = shown_name(path)
     try:
         pattern = None if step_name is None else re.compile(step_name)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"step_name: no regular expression: {error}") from error
     columns = Columns()
     chunks = raw_chunks(path, max_raw_bytes)

@@ -65,7 +65,10 @@ def scrub(
         TraceError: ``path`` is no trace, or ``out`` cannot be written, exists, or is ``path``.
     """
     path, out = Path(path), Path(out)
-    _check(path, out, force)
+    try:
+        _check(path, out, force)
+    except OSError as error:
+        raise _unwritten(out, error) from error
     trace = read_trace(path, max_raw_bytes=max_raw_bytes, step_name=step_name)
     try:
         descriptor, part = tempfile.mkstemp(prefix=".scrub-", dir=out.parent)
@@ -78,9 +81,18 @@ def scrub(
             with suppress(FileNotFoundError):
                 os.unlink(part)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or "not a path"
-        raise TraceError(f"{clean(out.name)}: cannot be written: {reason}") from error
+        raise _unwritten(out, error) from error
     return out
+
+
+def _unwritten(out: Path, error: Exception) -> TraceError:
+    reason = getattr(error, "strerror", None) or "not a path"
+    return TraceError(f"{_shown(out)}: cannot be written: {reason}")
+
+
+def _shown(out: Path) -> str:
+    """The whole path: one that cannot be written may be anywhere."""
+    return clean(str(out))
 
 
 def _put(part: str, out: Path, force: bool) -> None:
@@ -97,18 +109,24 @@ def _put(part: str, out: Path, force: bool) -> None:
 
 
 def _check(path: Path, out: Path, force: bool) -> None:
-    name = clean(out.name)
+    name = _shown(out)
     if out.exists() and path.exists() and os.path.samefile(path, out):
         raise TraceError(f"{name}: is the trace itself; give another name for the clean copy")
     if out.is_dir():
         raise TraceError(f"{name}: a folder; give the name of a file")
+    if out.exists() and not out.is_file():  # a rename would replace a device or a pipe
+        raise TraceError(f"{name}: no regular file; give the name of a file to write")
+    if not out.absolute().parent.is_dir():
+        raise TraceError(f"{name}: cannot be written: there is no folder {_shown(out.parent)}")
     if not force:
         _check_free(out)
 
 
 def _check_free(out: Path) -> None:
     if out.exists() or out.is_symlink():
-        raise TraceError(f"{clean(out.name)}: exists; give another name, or remove it first")
+        raise TraceError(
+            f"{_shown(out)}: exists; give another name, or force=True to write over it"
+        )
 
 
 def _umask() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import stat
 import zlib
 from collections import deque
@@ -24,14 +25,8 @@ _AHEAD = 16
 """Chunks: none is added while the decoder keeps the GIL."""
 _PACKED_BYTES = 1 << 18
 _GZIP = b"\x1f\x8b"
-_NOT_JSON = {
-    b"PK": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
-    b"BZh": "compressed with bzip2",
-    b"\xfd7zXZ": "compressed with xz",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+_PIPE_WAIT_S = 10
+"""For a writer of a named pipe: one that nobody ever writes to must not hang the reader."""
 
 
 def raw_chunks(path: Path, max_raw_bytes: int) -> Generator[bytes]:
@@ -41,13 +36,17 @@ def raw_chunks(path: Path, max_raw_bytes: int) -> Generator[bytes]:
         TraceError: The file is none, cannot be read, is damaged, or holds more than
             ``max_raw_bytes``.
     """
-    name = clean(path.name)
+    name = shown_name(path)
     chunks = _bounded(_opened(path, name), max_raw_bytes, name)
     with ThreadPoolExecutor(1) as reader:  # zlib lets go of the GIL
         ahead = deque(reader.submit(next, chunks, None) for _ in range(_AHEAD))
-        while (chunk := ahead.popleft().result()) is not None:
-            ahead.append(reader.submit(next, chunks, None))
-            yield chunk
+        try:
+            while (chunk := ahead.popleft().result()) is not None:
+                ahead.append(reader.submit(next, chunks, None))
+                yield chunk
+        finally:
+            for waiting in ahead:  # a pipe may say nothing more for long
+                waiting.cancel()
 
 
 def _bounded(chunks: Iterator[bytes], max_raw_bytes: int, name: str) -> Iterator[bytes]:
@@ -64,19 +63,18 @@ def _bounded(chunks: Iterator[bytes], max_raw_bytes: int, name: str) -> Iterator
 
 def _opened(path: Path, name: str) -> Iterator[bytes]:
     try:
-        # Not blocking: a pipe that nobody writes to must not hang the reader.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise TraceError(f"{name}: not a regular file; give the path of a trace file")
-            first = file.read(8)
-            file.seek(0)
+        with os.fdopen(_descriptor(path), "rb") as file:
+            kind = os.fstat(file.fileno()).st_mode
+            if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+                _await_writer(file.fileno(), path, name)
+            elif not stat.S_ISREG(kind):
+                raise TraceError(f"{name}: not a file or a pipe; give the path of a trace file")
+            first = file.read(max(_CHUNK_BYTES, len(_GZIP)))
             if not first:
                 raise TraceError(f"{name}: the file is empty")
-            for magic, what in _NOT_JSON.items():
-                if first.startswith(magic):
-                    raise TraceError(f"{name}: {what}; a trace is JSON, plain or gzip")
-            yield from _inflated(file, name) if first.startswith(_GZIP) else _plain(file)
+            yield from (
+                _inflated(first, file, name) if first.startswith(_GZIP) else _plain(first, file)
+            )
     except IsADirectoryError as error:
         raise TraceError(f"{name}: a folder; give the path of a trace file") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -84,16 +82,50 @@ def _opened(path: Path, name: str) -> Iterator[bytes]:
         raise TraceError(f"{name}: cannot be read: {reason}") from error
 
 
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK_BYTES):
+def is_stdin(path: Path) -> bool:
+    """Whether a path stands for the standard input: ``-``, and no file of that name is there."""
+    return str(path) == "-" and not path.exists()
+
+
+def shown_name(path: Path) -> str:
+    """Of a file, without its folder and safe to print."""
+    return "stdin" if is_stdin(path) else clean(path.name)
+
+
+def _descriptor(path: Path) -> int:
+    if is_stdin(path):
+        return os.dup(0)
+    # Not blocking: a pipe without a writer would hang while it is opened.
+    return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+
+
+def _await_writer(pipe: int, path: Path, name: str) -> None:
+    """Waits for a named pipe; that of a shell (``-``, ``/dev/fd/63``) has its writer."""
+    if hasattr(select, "poll"):  # not on Windows
+        waiting = select.poll()
+        waiting.register(pipe, select.POLLIN)
+        if not is_stdin(path) and not path.is_symlink() and not waiting.poll(_PIPE_WAIT_S * 1000):
+            raise TraceError(f"{name}: a pipe that nobody writes to")
+        os.set_blocking(pipe, True)
+
+
+def _plain(chunk: bytes, file: BinaryIO) -> Iterator[bytes]:
+    """The first chunk, and the rest of the file."""
+    while chunk:
         yield chunk
+        chunk = file.read(_CHUNK_BYTES)
 
 
-def _inflated(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """All members of a gzip file, one after the other; their checksums are verified."""
+def _inflated(packed: bytes, file: BinaryIO, name: str) -> Iterator[bytes]:
+    """All members of a gzip file, one after the other; their checksums are verified.
+
+    Args:
+        packed: Its first bytes.
+        file: The rest.
+        name: For messages.
+    """
     inflate = _inflater()
     member = inflate()
-    packed = file.read(_PACKED_BYTES)
     while packed:
         try:
             chunk = member.decompress(packed, _CHUNK_BYTES)
