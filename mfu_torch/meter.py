@@ -34,21 +34,13 @@ from mfu_torch.explaining import stepping_for
 from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.messages import first_line
-from mfu_torch.peak.resolve import Given, check_given
+from mfu_torch.peak.resolve import Given
 from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
-from mfu_torch.resume import check_state, earlier_of, now
+from mfu_torch.resume import earlier_of, now
 from mfu_torch.run.sinks import Sink
-from mfu_torch.session import (
-    Place,
-    check_arguments,
-    check_sinks,
-    given_count,
-    models_of,
-    open_recorder,
-    place_of,
-    timeline_of,
-)
+from mfu_torch.session import Place, open_recorder, place_of, timeline_of
+from mfu_torch.settings import Settings
 from mfu_torch.splitting import splitter_for
 from mfu_torch.stepping import NEVER_ENTERED
 
@@ -109,24 +101,11 @@ class Meter:
         resume: Mapping[str, Any] | None = None,
         explain_every: int | None = None,
     ) -> None:
-        self._models = models_of(model)
-        check_arguments(attention, log_every, log_dir, device, explain_every)
-        check_given(peak)
-        check_sinks(sinks)
-        self._log_dir = log_dir
-        self._log_every = int(log_every)
-        self._given_peak = peak
-        self._attention: Attention = attention
-        self._flops = given_count(flops)
-        self._sinks = sinks
-        self._device = device
-        self._clock = clock
-        self._sync = sync
-        self._group = group
-        self._telemetry = telemetry
-        self._resume = resume
-        self._explain_every = explain_every
-        self._state = check_state(resume)
+        self._settings = Settings.checked(
+            model=model, log_dir=log_dir, log_every=log_every, peak=peak, attention=attention,
+            flops=flops, sinks=sinks, device=device, clock=clock, sync=sync, group=group,
+            telemetry=telemetry, resume=resume, explain_every=explain_every,
+        )  # fmt: skip
         self._started = self._closed = False
         self._ended = ""  # why the run was closed
         self._stepping = stepping_for(explain_every, self._start_once)
@@ -137,13 +116,7 @@ class Meter:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copied and pickled without the run, which has files and threads: only the arguments."""
-        return {
-            "model": self._models, "log_dir": self._log_dir, "log_every": self._log_every,
-            "peak": self._given_peak, "attention": self._attention, "flops": self._flops,
-            "sinks": self._sinks, "device": self._device, "clock": self._clock, "sync": self._sync,
-            "group": self._group, "telemetry": self._telemetry, "resume": self._resume,
-            "explain_every": self._explain_every,
-        }  # fmt: skip
+        return self._settings.arguments()
 
     def __setstate__(self, arguments: dict[str, Any]) -> None:
         self.__init__(**arguments)  # type: ignore[misc]  # a copy is a meter of its own
@@ -170,20 +143,21 @@ class Meter:
             raise RuntimeError("this meter's run is over; make a new Meter for another run")
         if self._started:
             return
-        if self._flops is None:
+        given, stepping = self._settings, self._stepping
+        if given.flops is None:
             import_what_counting_needs()
-        place = place_of(self._models, self._device, self._group)
-        clock = self._clock or clock_for(place.device, sync=self._sync)
-        stepping, first = self._stepping, self._state.steps if self._state else 0
+        place = place_of(given.models, given.device, given.group)
+        clock = given.clock or clock_for(place.device, sync=given.sync)
+        first = given.state.steps if given.state else 0
         self._time = timeline_of(clock, place.device, stepping.stand_down, first)
-        self._earlier = earlier_of(self._state)
+        self._earlier = earlier_of(given.state)
         self._started_at = now().isoformat(timespec="milliseconds")
         self._began_s = clock.host_s()
         self._books = self._open_books(place, clock, first)
         self._live = LiveCounter(
-            self._models, self._books.count, stepping.stand_down, self._flops, first
+            given.models, self._books.count, stepping.stand_down, given.flops, first
         )
-        self._splitter = splitter_for(self._models, clock, place.device, stepping.stand_down)
+        self._splitter = splitter_for(given.models, clock, place.device, stepping.stand_down)
         stepping.run_begins(clock, self._time, self._live, self._books, self._splitter)
         self._started = True
         atexit.register(self.close, "the end of the program")
@@ -195,25 +169,26 @@ class Meter:
             stepping.stand_down(error)
 
     def _open_books(self, place: Place, clock: Clock, first: int) -> Bookkeeper:
+        given = self._settings
         self._recorder, run_path = open_recorder(
             place,
-            self._models,
-            log_dir=self._log_dir,
-            log_every=self._log_every,
-            attention=self._attention,
+            given.models,
+            log_dir=given.log_dir,
+            log_every=given.log_every,
+            attention=given.attention,
             clock=clock.description,
-            sinks=self._sinks,
+            sinks=given.sinks,
             earlier=self._earlier,
         )
         return Bookkeeper(
             place,
             self._recorder,
             run_path,
-            log_every=self._log_every,
+            log_every=given.log_every,
             first=first,
-            given_peak=self._given_peak,
+            given_peak=given.peak,
             own_time=self._time.own_time,
-            sampler=DeviceSampler(place.described) if self._telemetry else None,
+            sampler=DeviceSampler(place.described) if given.telemetry else None,
         )
 
     def _start_once(self) -> None:

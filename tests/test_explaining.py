@@ -272,7 +272,7 @@ def test_what_is_no_number_of_steps_is_refused(wrong: Any) -> None:
 def test_a_copy_of_a_meter_keeps_it() -> None:
     meter = Meter(log_dir="", explain_every=17, sinks=[])
     for other in (copy.deepcopy(meter), pickle.loads(pickle.dumps(meter))):
-        assert other._explain_every == 17
+        assert other._settings.explain_every == 17
         assert type(other._stepping) is ExplainedStepping
 
 

@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
     "session": {*TERMS, "integrations.tensorboard", "__init__"},
     "bookkeeping": {*TERMS, "session", "resume"},
+    "settings": {*TERMS, "session", "resume"},
     "contexts": set(),
     "splitting": {*TERMS},
     "stepping": {*TERMS, "bookkeeping", "splitting"},
@@ -50,7 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Meter.summary() is the report
     "meter": {
         *TERMS,
-        *("session", "bookkeeping", "contexts", "explaining", "splitting", "stepping", "resume"),
+        *("session", "settings", "bookkeeping", "contexts", "explaining", "splitting", "stepping"),
+        *("resume",),
         *("insight",),
     },
     "integrations": {
@@ -66,7 +68,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third party -> the parts that may import it; others are free.
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
-        *("flops", "peak", "clock", "session", "splitting", "stepping", "explaining", "meter"),
+        *(
+            "flops",
+            "peak",
+            "clock",
+            "session",
+            "settings",
+            "splitting",
+            "stepping",
+            "explaining",
+            "meter",
+        ),
         *("integrations", "integrations.tensorboard"),
     },
     "pynvml": {"peak"},

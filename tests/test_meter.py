@@ -294,7 +294,7 @@ def test_the_causal_convention_decides_which_flops_mfu_means(tmp_path: Path) -> 
         )  # fmt: skip
         for _ in range(2):
             with meter.step():
-                meter._models[0](x)
+                meter._settings.models[0](x)
                 clock.advance(1.0)
         meter.close()
         (found[attention],) = sink.of(Figures)

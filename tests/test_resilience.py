@@ -363,7 +363,7 @@ def test_a_copy_of_a_meter_has_its_arguments_and_no_run(
     with other:
         for _ in range(2):
             with other.step():
-                other._models[0](torch.ones(8, 16)).sum().backward()
+                other._settings.models[0](torch.ones(8, 16)).sum().backward()
     header = other.run.header
     assert (header.log_every, header.attention) == (3, "causal")
     assert len(list(other.run.steps)) == 2
