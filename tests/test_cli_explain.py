@@ -93,6 +93,15 @@ def test_the_peak_and_the_flops_can_be_given(
     assert found["model_flops"] == 2 * 10**10
 
 
+def test_what_runs_a_second_time_can_be_given(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["explain", str(trace), "--model-flops", "1", "--json"]
+    assert main([*argv, "--recompute-flops", "1 MFLOP"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["hardware_flops"] == found["model_flops"] + 10**6 * len(found["step_ns"])
+
+
 def test_a_device_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unnamed = write(tmp_path / "unnamed.json", device=None)
     assert main(["explain", str(unnamed), "--device", "h100-sxm", "--json"]) == 0
@@ -250,6 +259,7 @@ def test_scrub_never_writes_over_the_trace(trace: Path, capsys: pytest.CaptureFi
         (["t", "--dtype", "bf17"], "--dtype: "),
         (["t", "--device", "abacus"], "--device: 'abacus' is not in the table"),
         (["t", "--model-flops", "many"], "--model-flops: 'many' is not understood"),
+        (["t", "--recompute-flops", "some"], "--recompute-flops: 'some' is not understood"),
         (["t", "--top", "-1"], "--top: '-1' is no whole number"),
         (["t", "--max-raw-bytes", "big"], "--max-raw-bytes: "),
         (["t", "--steps", "40:50"], "'40:50'"),

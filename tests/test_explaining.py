@@ -37,6 +37,22 @@ def test_after_every_n_steps_three_are_traced_after_one_for_the_warm_up(
     assert loop.entries[0].breakdown.steps == tuple(f"ProfilerStep#{i}" for i in (11, 12, 13))
 
 
+@pytest.mark.parametrize(("steps", "said"), [(14, True), (15, False)])
+def test_a_run_that_is_too_short_for_a_recording_is_told_what_would_have_sufficed(
+    tmp_path: Path, instant: type[InstantAnalysis], steps: int, said: bool
+) -> None:
+    loop = Loop(tmp_path)
+    with loop.meter:
+        loop.steps(steps)
+    note = (
+        "explain_every=10: no step was recorded in 14 steps; 15 would have sufficed, or a smaller "
+        "explain_every"
+    )
+    assert (note in " ".join(loop.meter.summary().split()), bool(loop.entries)) == (said, not said)
+    end = read_run(tmp_path).end
+    assert end is not None and (note in end.notes) == said
+
+
 def test_traced_steps_are_compared_with_the_steady_ones_around_them(
     tmp_path: Path, instant: type[InstantAnalysis]
 ) -> None:
@@ -123,6 +139,7 @@ def test_the_analysis_is_told_the_peak_and_the_model_flops_of_a_step(
         loop.steps(15)
     (job,) = instant.jobs
     assert job["model_flops"] == 16384 and job["dtype"] == "fp32"
+    assert job["recompute_flops"] == 0
     assert job["peak"]["flops_per_s"] == 65536.0
     assert job["steps"] == "11:14"
 

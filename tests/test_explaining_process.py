@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import torch
 from fakes import ListSink
 
 from mfu_torch import Meter
+from mfu_torch.cli import main
 from mfu_torch.explaining import explainer
 from mfu_torch.explaining.analysis import Analysis, job_of
+from mfu_torch.insight.breakdown_block import breakdown_block
 from mfu_torch.records import Breakdown, BreakdownEntry, Peak
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +71,50 @@ def test_a_run_on_the_cpu_has_the_breakdown_of_its_traced_steps(tmp_path: Path) 
     events = json.loads(gzip.decompress((tmp_path / entry.trace).read_bytes()))["traceEvents"]
     assert any(event.get("name") == "aten::mm" for event in events)
     assert [path.name for path in (tmp_path / "traces").iterdir()] == [Path(entry.trace).name]
+
+
+def looped(folder: Path, sink: ListSink, body: Callable[[torch.nn.Module], None]) -> Meter:
+    """A run whose steps train a layer of 64 x 64; ``body`` runs after each."""
+    model = torch.nn.Linear(64, 64)
+    meter = Meter(
+        model,
+        log_dir=folder,
+        peak=Peak(flops_per_s=1e12, dtype="fp32"),
+        sinks=[sink],
+        telemetry=False,
+        explain_every=10,
+    )
+    with meter:
+        for _ in range(17):
+            with meter.step():
+                model(torch.randn(32, 64)).square().sum().backward()
+            body(model)
+    return meter
+
+
+def evaluate(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        model(torch.randn(320, 64))
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_evaluation_between_steps_is_no_recompute_and_explain_agrees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = looped(tmp_path, ListSink(), evaluate).run
+    found = run.breakdowns[0].breakdown
+    times = {bucket.name: bucket.time_ns for bucket in found.buckets}
+    forward = 2 * 32 * 64 * 64
+    assert found.model_flops == found.hardware_flops == 3 * 2 * forward
+    assert times["matrix/beside_model"] == pytest.approx(3 * 10 * forward / 1e12 * 1e9, abs=6)
+    assert "matrix/recompute" not in times
+    block = " ".join(" ".join(breakdown_block(run)).split())
+    command = block[block.index("explain traces/") : block.index(" in the folder")]
+    name, *options = shlex.split(command)[1:]
+    capsys.readouterr()
+    assert main(["explain", str(tmp_path / name), *options, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {one["name"]: one["time_ns"] for one in again["buckets"]} == times
 
 
 @pytest.mark.usefixtures("patient")

@@ -16,7 +16,7 @@ from samples import entries, header
 from mfu_torch import read_run
 from mfu_torch.insight.report import render_report
 from mfu_torch.records import BreakdownEntry, End, Entry, Run
-from mfu_torch.records.breakdown import BUCKETS
+from mfu_torch.records.breakdown import BUCKETS, Bucket
 from mfu_torch.records.losses import LABELS, losses, shares
 from mfu_torch.run.runfile import RunFileSink
 from mfu_torch.run.sinks import ConsoleSink
@@ -85,7 +85,7 @@ def test_every_part_and_the_dilation_have_a_tag() -> None:
 
 
 def test_every_part_has_a_name_on_paper() -> None:
-    assert LABELS.keys() == {"matrix", *BUCKETS}
+    assert LABELS.keys() == {"matrix", "precision", *BUCKETS}
 
 
 def test_the_goal_and_what_nobody_knows_are_no_losses() -> None:
@@ -111,6 +111,17 @@ def test_a_share_is_said_once() -> None:
     changed = msgspec.structs.replace(found, buckets=(told,), wall_ns=told.time_ns)
     ConsoleSink(stream).write(entry(breakdown=changed, untraced_s=None))
     assert stream.getvalue() == f"      steps 11-12: idle: data wait: {hint}\n"
+
+
+def test_the_console_names_a_dtype_that_would_save_more_than_any_loss() -> None:
+    stream = io.StringIO()
+    hint = "70.0 % of the time matrix kernels run in fp32, where bf16 has 16 times the peak"
+    ns = 190 * 10**6  # half of it is more than the 90 ms of waiting
+    best = Bucket(name="precision", time_ns=ns, per_step_ns=(ns, 0), hint=hint)
+    found = msgspec.structs.replace(breakdown(), precision=best)
+    ConsoleSink(stream).write(entry(breakdown=found, untraced_s=None))
+    said = " ".join(stream.getvalue().split())
+    assert said == f"steps 11-12: mixed precision: {hint}"
 
 
 def test_the_console_says_where_there_is_no_loss() -> None:
@@ -146,8 +157,6 @@ def test_the_report_names_the_last_breakdown() -> None:
         "  matrix kernels                   30.0 %",
         "  other compute                    15.0 %",
         "  idle: launch-bound               10.0 %",
-        f"  fix first                       idle: data wait: {HINT[:48]}",
-        f"                                  {HINT[49:]}",
         f"  tracing                         {slower}",
         "  all of it                       mfu-torch explain traces/run.steps-11-12.json.gz",
         "                                  in the folder of the run file",

@@ -57,6 +57,7 @@ def job_of(
     peak: Peak | None,
     dtype: str | None,
     model_flops: float | None,
+    recompute_flops: float | None = None,
 ) -> bytes:
     """What the process has to know.
 
@@ -66,6 +67,7 @@ def job_of(
         peak: Of the device for ``dtype``.
         dtype: In which most FLOPs are.
         model_flops: Of one step.
+        recompute_flops: Of one step, recomputed by the program or inside of kernels.
     """
     job = {
         "trace": str(trace),
@@ -74,6 +76,7 @@ def job_of(
         "dtype": dtype,
         "steps": f"{steps[0]}:{steps[-1] + 1}",
         "model_flops": model_flops,
+        "recompute_flops": recompute_flops,
         "time_limit_s": TIME_LIMIT_S,
         "path": sys.path,
     }

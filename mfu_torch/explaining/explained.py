@@ -80,6 +80,7 @@ class ExplainedStepping(Stepping):
     def run_ends(self) -> None:
         """The run is over: what is being recorded comes to nothing."""
         if self._explainer is not None:
+            self._explainer.run_ends()
             self._explainer.stop()
         super().run_ends()
 

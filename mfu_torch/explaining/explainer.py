@@ -80,6 +80,8 @@ class Explainer:
         self._recorder = books.recorder
         self._files = TraceFiles(books.run_path)
         self._due = time.steps + every
+        self._enough = self._due + 1 + TRACED + 1  # the warm-up, and a step that ends the last one
+        self._recorded = False
         self._recording: Recording | None = None
         self._traced: list[OpenStep] = []
         self._disturbed: OpenStep | None = None  # a recording ended in the middle of it
@@ -143,6 +145,15 @@ class Explainer:
         else:
             self._hurried = True
             self.abandon("a pause began in each of them")
+
+    @_guarded
+    def run_ends(self) -> None:
+        """Say so where the run was too short for a single recording."""
+        if not self._recorded and self._time.steps < self._enough:
+            self._recorder.warn_once(
+                f"explain_every={self._every}: no step was recorded in {self._time.steps} steps; "
+                f"{self._enough} would have sufficed, or a smaller explain_every"
+            )
 
     def stop(self) -> None:
         """The run is about to end: record nothing any more."""
@@ -214,6 +225,7 @@ class Explainer:
             self._analysis_failed(f"the trace cannot be written: {first_line(error)}")
             return
         self._recording, self._vain, self._hurried = None, 0, False
+        self._recorded = True
         self._files.drop_old()
         analysis = Analysis(self._job(path, steps))
         self._pending.append(Pending(steps, tuple(self._recent), analysis, path))
@@ -227,7 +239,9 @@ class Explainer:
         dtype = max(count.by_dtype, key=count.by_dtype.__getitem__)
         causal = self._recorder.header.attention == "causal"
         flops = count.model_causal if causal else count.model
-        return job_of(path, indices, self._books.peak_of(dtype), dtype, flops / len(steps))
+        again = count.recompute + count.kernel_recompute
+        each = (flops / len(steps), again / len(steps))
+        return job_of(path, indices, self._books.peak_of(dtype), dtype, *each)
 
     def abandon(self, why: str) -> None:
         """End the recording, if there is one, and drop it; it is tried again, unless nobody says.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mfu_torch.insight.breakdown_words import fix_first
 from mfu_torch.insight.text import field, plural, wrap
 from mfu_torch.peak.table import peak_for
 from mfu_torch.records import Device, Run, UnknownPeak
-from mfu_torch.records.breakdown import Breakdown
-from mfu_torch.records.losses import dilation_text, first_loss, label, printable, steps_text
+from mfu_torch.records.breakdown import Breakdown, BreakdownEntry
+from mfu_torch.records.losses import dilation_text, label, printable, steps_text
 from mfu_torch.units import rounded_parts, scaled
 
 _ROWS = 5
@@ -18,7 +17,7 @@ _WIDTH = 34
 
 
 def breakdown_block(run: Run) -> Iterator[str]:
-    """The largest parts of the last breakdown and what to fix first; nothing if there is none."""
+    """The largest parts of the last breakdown; nothing if there is none."""
     if not run.breakdowns:
         return
     entry = run.breakdowns[-1]
@@ -34,19 +33,19 @@ def breakdown_block(run: Run) -> Iterator[str]:
     if parts[_ROWS:]:
         share = f"{100 * rest / found.wall_ns:.1f}"
         yield field(f"  {plural(len(parts) - _ROWS, 'smaller part')}", f"{share:>5} %", _WIDTH)
-    worst = first_loss(found)
-    if worst is not None:
-        hint = f": {printable(worst.hint)}" if worst.hint else ""
-        yield field("  fix first", f"{label(worst.name)}{hint}", _WIDTH)
-    else:
-        yield field("  fix first", fix_first(found).removeprefix("Fix first: "), _WIDTH)
-    yield field("  tracing", dilation_text(entry), _WIDTH)
-    if entry.trace:
-        command = f"mfu-torch explain {entry.trace}{_peak(found)}"
-        yield field("  all of it", command, _WIDTH)
-        yield field("", "in the folder of the run file", _WIDTH)
+    for name, text in below(entry):
+        yield field(name and f"  {name}", text, _WIDTH)
     for warning in found.warnings:
         yield from wrap(f"WARNING: {printable(warning)}", "  ", "    ")
+
+
+def below(entry: BreakdownEntry) -> Iterator[tuple[str, str]]:
+    """What is said below the parts: by how much tracing slowed the steps, and what says more."""
+    yield "tracing", dilation_text(entry)
+    if entry.trace:
+        found = entry.breakdown
+        yield "all of it", f"mfu-torch explain {entry.trace}{_peak(found)}{_flops(found)}"
+        yield "", "in the folder of the run file"
 
 
 def _peak(found: Breakdown) -> str:
@@ -63,3 +62,15 @@ def _peak(found: Breakdown) -> str:
     number, unit = scaled(peak.flops_per_s, "FLOP/s", 6).split()
     number = number.rstrip("0").rstrip(".") if "." in number else number
     return f' --peak "{number} {unit}" --dtype {peak.dtype}'
+
+
+def _flops(found: Breakdown) -> str:
+    """FLOPs of a step, as options: the trace alone may show others."""
+    steps = len(found.step_ns)
+    if found.model_flops is None or not steps or found.model_flops % steps:
+        return ""  # those that were given are the same in each step
+    options = f" --model-flops {found.model_flops // steps}"
+    again = (found.hardware_flops or found.model_flops) - found.model_flops
+    if any(one.name == "matrix/optimizer" for one in found.buckets) or again % steps or not again:
+        return options
+    return f"{options} --recompute-flops {again // steps}"

@@ -13,11 +13,11 @@ from mfu_torch.insight.breakdown_table import coverage_text, in_order, mfu_text,
 from mfu_torch.insight.breakdown_words import (
     EDGES,
     fix_first,
+    hfu_of,
     kernel_name,
     large_losses,
     mfu_of,
     ms_per_step,
-    share_of,
     steps_of,
 )
 from mfu_torch.insight.text import plural
@@ -129,7 +129,7 @@ def summary(
     mfu = mfu_of(found)
     plain["ms_per_step"] = ms_per_step(found.wall_ns, found)
     plain["mfu"] = mfu
-    plain["hfu"] = None if mfu is None else mfu + share_of(found, "matrix/recompute")
+    plain["hfu"] = hfu_of(found)
     plain["fix_first"] = {"bucket": worst.name if worst else None, "text": fix_first(found)}
     plain["roofline"] = None if roofline is None else msgspec.to_builtins(roofline)
     return plain

@@ -9,6 +9,7 @@ from mfu_torch.insight.breakdown.printed import hint_beside, printed_shares, sho
 from mfu_torch.insight.breakdown_words import (
     EDGES,
     fix_first,
+    hfu_of,
     kernel_name,
     lacking,
     large_losses,
@@ -38,11 +39,11 @@ def render(found: Breakdown, *, top: int = 5, roofs: Iterable[str] = ()) -> str:
     """
     blocks = (
         [*title(found), *wrap(fix_first(found))],
+        said("WARNING", found.warnings),
         waterfall(found),
         top_kernels(found, top),
         roofs,
         facts(found),
-        said("WARNING", found.warnings),
         said("Note", (*edges_note(found), *found.notes)),
     )
     return "\n\n".join("\n".join(block) for block in map(list, blocks) if block) + "\n"
@@ -164,9 +165,12 @@ def top_kernels(found: Breakdown, top: int) -> Iterator[str]:
     if not shown:
         return
     per_step = "ms, times" if found.edges == "trace" else "ms per step, times per step"
-    yield f"What took it ({per_step}, op, kernel)"
+    columns = "op, kernel" if found.coverage.work else "op"
+    yield f"What took it ({per_step}, {columns})"
     for one in shown:
-        ended = ": the kernels for which the GPU waited" if one.name.startswith("idle/") else ""
+        ended = ""
+        if one.name.startswith("idle/") and found.coverage.work:
+            ended = ": the kernels for which the GPU waited"
         yield f"  {label(one.name)}{ended}"
         for kernel in one.top[:top]:
             yield _kernel(kernel, found)
@@ -177,7 +181,11 @@ def _kernel(kernel: Kernel, found: Breakdown) -> str:
     ms = f"{ms_per_step(kernel.time_ns, found):.{decimals}f}"
     times = kernel.count / steps_of(found)
     each = f"{times:,.0f}x" if times >= 10 or times == int(times) else f"{times:.1f}x"
-    op = printable(kernel.op or "-").removeprefix("aten::")
+    on_cpu = not found.coverage.work  # there the ops themselves are what ran
+    op = kernel_name(kernel, COLUMNS) if on_cpu else printable(kernel.op or "-")
+    op = op.removeprefix("aten::")
+    if on_cpu:
+        return f"{ms:>12} {each:>8}  {op}"[:COLUMNS]
     op = op if len(op) <= 26 else f"{op[:23]}..."
     left = f"{ms:>12} {each:>8}  {op:<26}  "
     return left + kernel_name(kernel, COLUMNS - len(left))
@@ -200,11 +208,10 @@ def mfu_text(found: Breakdown) -> str:
         return "MFU: there is no matrix work in these steps"
     if found.peak is None:
         return f"MFU: not known without {lacking(found)}; the notes below say why"
-    peak, mfu = found.peak, mfu_of(found) or 0.0
-    recompute = share_of(found, "matrix/recompute")
+    peak, mfu, hfu = found.peak, mfu_of(found) or 0.0, hfu_of(found) or 0.0
     at_least = " or more" if share_of(found, "matrix/unknown_flops") > 0 else ""
     text = f"MFU {short_share(found, 'matrix/model_flops')}{at_least}"
-    text += f", HFU {percent(mfu + recompute)}{at_least}" if recompute else ""
+    text += f", HFU {percent(hfu)}{at_least}" if hfu > mfu else ""
     if found.model_flops is not None:
         per_step = found.model_flops / steps_of(found)
         text += f": {scaled(per_step, 'FLOP', 4)}{_each(found)}"

@@ -111,10 +111,11 @@ def _moved(found: Diff, one: Change) -> str:
 def render(found: Diff) -> str:
     """The comparison, at most 100 columns wide."""
     blocks = (
-        [*_title(found), *wrap(sentence(found))],
+        _title(found),
+        (line for one in found.warnings for line in wrap(f"WARNING: {printable(one)}")),
+        wrap(sentence(found)),
         _table(found),
         _mfu(found),
-        (line for one in found.warnings for line in wrap(f"WARNING: {printable(one)}")),
     )
     return "\n\n".join("\n".join(block) for block in map(list, blocks) if block) + "\n"
 
@@ -171,13 +172,13 @@ def _mfu(found: Diff) -> Iterator[str]:
 def markdown(found: Diff) -> str:
     """The table and its sentence as markdown."""
     body, last = rows(found)
-    lines = [markdown_cell(sentence(found)), ""]
+    lines = [f"**Warning:** {markdown_cell(one)}\n" for one in found.warnings]
+    lines += [markdown_cell(sentence(found)), ""]
     lines.append("| ms per step | before | share | after | share | change |")
     lines.append("|---|--:|--:|--:|--:|--:|")
     for row in body:
         lines.append(f"| {markdown_cell(label(row.name))} | {' | '.join(_cells(row))} |")
     lines.append(f"| **SUM** | {' | '.join(_cells(last))} |")
-    lines += [f"\n**Warning:** {markdown_cell(one)}" for one in found.warnings]
     return "\n".join(lines) + "\n"
 
 

@@ -29,7 +29,7 @@ def main(job: Mapping[str, Any]) -> None:
     Args:
         job: ``trace`` and ``packed`` are paths, ``time_limit_s`` ends the process even when nobody
             is left to do it; ``steps`` are those in it, as :func:`explain` takes them, and
-            ``peak``, ``dtype`` and ``model_flops`` of one of them.
+            ``peak``, ``dtype``, and of one of them ``model_flops`` and ``recompute_flops``.
     """
     _be_modest(job["time_limit_s"])
     outcome: dict[str, Any]
@@ -62,6 +62,7 @@ def _analyse(job: Mapping[str, Any]) -> Breakdown:
         dtype=job["dtype"],
         model_flops=job["model_flops"],
         steps=job["steps"],
+        recompute_flops=job.get("recompute_flops"),
     )
 
 

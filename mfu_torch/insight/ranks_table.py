@@ -28,13 +28,13 @@ def render(job: Job, *, top: int = 5) -> str:
     total = job.total
     blocks = (
         [*breakdown_table.title(_named(job)), *wrap(first(job))],
+        breakdown_table.said("WARNING", total.warnings),
         breakdown_table.waterfall(total),
         _exchanges(job),
         _ranks(job),
         breakdown_table.top_kernels(total, top),
         roofline_table.job_lines(job.roofline, total, top),
         breakdown_table.facts(total),
-        breakdown_table.said("WARNING", total.warnings),
         breakdown_table.said(
             "Note", (*job.notes, *breakdown_table.edges_note(total), *total.notes)
         ),

@@ -15,6 +15,7 @@ from mfu_torch.records.losses import first_loss, label, printable
 from mfu_torch.units import percent
 
 COMMUNICATION = "exposed_communication"
+_NO_OPERATOR = "idle/unknown"  # what that is on a CPU
 _LATES = 3  # in a sentence
 _RANKS = 6  # in a list
 _ALSO = 0.3  # of the largest excess; what is less is not named
@@ -100,10 +101,16 @@ def _more(job: Job, late: Late) -> str:
     shown = [name for name in order[:2] if excess[name] >= _ALSO * excess[order[0]]]
     verb = "it takes" if len(ranks) == 1 else "they take"
     parts = [f"{excess[name]:.3g} ms per step more than the others in" for name in shown]
-    text = f"{parts[0]} {label(shown[0])}"
+    text = f"{parts[0]} {_part_of(ranks, shown[0])}"
     if len(shown) > 1:
-        text += f", and {excess[shown[1]]:.3g} ms in {label(shown[1])}"
+        text += f", and {excess[shown[1]]:.3g} ms in {_part_of(ranks, shown[1])}"
     return f": {verb} {text}"
+
+
+def _part_of(ranks: Sequence[Breakdown], name: str) -> str:
+    if name == _NO_OPERATOR and not any(one.coverage.work for one in ranks):
+        return "Python or a pause, in which the main thread runs no operator and no collective"
+    return label(name)
 
 
 def _mean_ms(ranks: Sequence[Breakdown], name: str) -> float:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from mfu_torch.figures import ABOVE_PEAK, ESTIMATED, NOT_GIVEN, Figures, run_figures
+from mfu_torch.insight.advice import advice
 from mfu_torch.insight.breakdown_block import breakdown_block
 from mfu_torch.insight.device_block import device_block
 from mfu_torch.insight.parts_block import not_split, parts_block
@@ -48,6 +49,7 @@ def render_report(run: Run) -> str:
     blocks = (
         _title(run),
         _headline(run, now),
+        _advice(run, now),
         device_block(run),
         _wall_table(run, now),
         parts_block(run, now),
@@ -94,6 +96,12 @@ def title(run: Run) -> Iterator[str]:
 
 def _headline(run: Run, now: Figures) -> Iterator[str]:
     return (field(label, text) for label, text in headline(run, now))
+
+
+def _advice(run: Run, now: Figures) -> Iterator[str]:
+    found = advice(run, now)
+    if found is not None:
+        yield from wrap(f"Fix first: {found.text}")
 
 
 def headline(run: Run, now: Figures) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mfu_torch.figures import run_figures
 from mfu_torch.ideal import by_count
+from mfu_torch.insight.advice import advice
 from mfu_torch.insight.report import status
 from mfu_torch.ladder import Beside, against_measured, at_clock_held, ladder, sampled
 from mfu_torch.records import CountEntry, Run
@@ -16,10 +17,13 @@ def summary(run: Run) -> dict[str, Any]:
     """The figures of a run under the names of their records; shares are fractions.
 
     ``figures`` are over the steady steps, ``wall`` sums to ``wall_s``, and what is not known is
-    ``None``, with the reason in ``figures.absent`` or ``unknown``.
+    ``None``, with the reason in ``figures.absent`` or ``unknown``. ``fix_first`` is ``None`` where
+    no step was split or traced, and its ``name`` is empty where nothing stands out.
     """
     steps = list(run.steps)
     uses = by_count(steps)
+    now = run_figures(run)
+    first = advice(run, now)
     return {
         "status": status(run),
         "started": run.header.started,
@@ -30,7 +34,8 @@ def summary(run: Run) -> dict[str, Any]:
         "world_size": run.header.world_size,
         "attention": run.header.attention,
         "versions": run.header.versions,
-        "figures": run_figures(run),
+        "figures": now,
+        "fix_first": None if first is None else first._asdict(),
         "wall": wall_shares(run),
         "device_meanwhile": _meanwhile(run),
         "peaks": run.peaks,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mfu_torch.insight.trace.source import is_stdin
@@ -43,21 +42,26 @@ def trace_files(path: str | Path) -> list[Path]:
 
 
 def newest_recording(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Of traces that runs with ``explain_every`` left in a folder, the newest, and the others.
+    """Of what is in a folder, the newest recording of runs with ``explain_every``; and the rest.
 
-    It is of the run that wrote last, and of its last steps: a file, or one of each rank. Files
-    without such a name are all of a job's ranks, and none is left out: ``(files, [])``.
+    It is of the run that wrote last, and of its last steps: a file, or one of each rank. Where
+    there is none, all files are one job's: ``(files, [])``.
     """
-    recordings: dict[tuple[Path, str, int, int], list[Path]] = defaultdict(list)
-    for file in files:
-        named = _RECORDING.fullmatch(file.name)
-        if named is None:
-            return list(files), []
-        steps = int(named["last"]), int(named["first"])
-        recordings[file.parent, named["run"], *steps].append(file)
-    written: dict[tuple[Path, str], float] = defaultdict(float)
-    for (folder, run, *_), found in recordings.items():
-        times = [written[folder, run], *(file.stat().st_mtime for file in found)]
-        written[folder, run] = max(times)
-    newest = max(recordings, key=lambda key: (written[key[:2]], key))
-    return recordings[newest], [file for file in files if file not in recordings[newest]]
+    named = [(file, _RECORDING.fullmatch(file.name)) for file in files]
+    recorded = [(file, match) for file, match in named if match is not None]
+    if not recorded:
+        return list(files), []
+    # Ranks may write into folders of their own; runs do if their files have the same names.
+    by_folder = len({file.name for file, _ in recorded}) < len(recorded)
+    runs: dict[tuple[str, str], dict[tuple[int, int], list[Path]]] = {}
+    for file, match in recorded:
+        run = str(file.parent) if by_folder else "", match["run"]
+        steps = int(match["last"]), int(match["first"])
+        runs.setdefault(run, {}).setdefault(steps, []).append(file)
+    of_run = max(runs.values(), key=_written_s)
+    newest = of_run[max(of_run)]
+    return newest, [file for file in files if file not in newest]
+
+
+def _written_s(of_run: Mapping[tuple[int, int], Sequence[Path]]) -> float:
+    return max(file.stat().st_mtime for found in of_run.values() for file in found)

@@ -7,6 +7,8 @@ from mfu_torch.records.facts import Peak, Record
 BUCKETS: tuple[str, ...] = (
     "matrix/model_flops",
     "matrix/recompute",
+    "matrix/optimizer",
+    "matrix/beside_model",
     "matrix/low_rate_dtype",
     "matrix/unknown_flops",
     "matrix/below_peak",
@@ -90,12 +92,14 @@ class Breakdown(Record, frozen=True, kw_only=True):
         buckets: Those that are not empty, in the order of :data:`BUCKETS`.
         peak: Of the matrix buckets; ``None`` where none is known.
         model_flops: Of all steps; ``None`` where they are not known.
-        hardware_flops: Of all steps: model FLOPs and recompute that were seen.
+        hardware_flops: Of all steps: model FLOPs, recompute and contractions of the optimizer.
         communication_ns: Time in which communication ran, also beside compute.
         overlapped_ns: Of it, beside compute.
         coverage: How much is understood.
         warnings: What may make it wrong, as sentences.
         notes: What else has to be said.
+        precision: What matrix kernels could save at most in the fastest dtype of the device; no
+            part of the sum. ``None`` where no dtype is far faster than theirs.
     """
 
     file: str
@@ -114,6 +118,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     coverage: Coverage
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    precision: Bucket | None = None
 
 
 class BreakdownEntry(Record, frozen=True, kw_only=True, tag="breakdown"):

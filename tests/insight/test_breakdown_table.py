@@ -188,7 +188,7 @@ def test_the_largest_loss_is_marked_in_the_waterfall() -> None:
 
 
 def test_every_bucket_has_a_label_of_its_own() -> None:
-    assert set(LABELS) == {"matrix", *BUCKETS}
+    assert set(LABELS) == {"matrix", "precision", *BUCKETS}
     assert len(set(LABELS.values())) == len(LABELS)
 
 

@@ -88,6 +88,28 @@ def test_many_short_kernels_are_launch_bound(tmp_path: Path) -> None:
     assert 'CUDA graphs or torch.compile(mode="reduce-overhead"), or a larger batch' in text
 
 
+def test_counts_are_per_step_where_there_are_several(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number in range(3):
+        begin = number * 200_000
+        trace.step(number, begin, 200_000)
+        kernels(trace, *range(begin + 10_000, begin + 110_000, 10_000), lead_ns=500)
+    text = hint(trace, tmp_path, "idle/launch_bound")
+    # between the steps, too: 29 gaps, 9 or 10 of them in each
+    assert "10 kernels a step, 1.00 us on average, and 10 gaps a step, " in text
+    text = hint(trace, tmp_path, "other_compute")
+    assert "in 10 kernels a step, 1.00 us on average: aten::add" in text
+
+
+def test_what_is_not_in_each_step_says_in_how_many_it_was_seen(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for number in range(3):
+        trace.step(number, number * 200_000, 200_000)
+        kernels(trace, number * 200_000 + 10_000, lead_ns=500)
+    trace.sync(20_000, 180_000)
+    assert "1 sync in 3 steps, most in cudaStream" in hint(trace, tmp_path, "idle/host_sync")
+
+
 def test_only_what_trains_has_an_optimizer_to_fuse(tmp_path: Path) -> None:
     trace = TraceBuilder()
     kernels(trace, *range(10_000, 110_000, 10_000), lead_ns=500)
@@ -139,7 +161,7 @@ def test_a_copy_is_told_by_its_direction_and_memory(kind: str, advice: str, tmp_
     trace = TraceBuilder()
     trace.memcpy(10_000, 5_000, kind=kind, launch_ns=9_000)
     text = hint(trace, tmp_path, "exposed_memcpy")
-    assert f"most of it Memcpy {kind} (100.0 %, 1 copy in all)" in text
+    assert f"most of it Memcpy {kind} (100.0 %; 1 copy)" in text
     assert advice in text
 
 
@@ -149,7 +171,7 @@ def test_communication_says_how_much_of_it_is_hidden(tmp_path: Path) -> None:
     add_mm(trace, 10_000, 10_000, stream=8)
     text = hint(trace, tmp_path, "exposed_communication")
     assert text.startswith("75.0 % of the time only communication runs (25.0 % of 1 collective")
-    assert "AllReduce" in text and "bucket_cap_mb" in text
+    assert "AllReduce" in text and "give the traces of all ranks" in text
 
 
 def test_other_compute_names_its_ops_and_what_they_are(tmp_path: Path) -> None:
@@ -208,7 +230,11 @@ def test_fp32_where_bf16_would_do_is_said(tmp_path: Path) -> None:
     trace = TraceBuilder()
     add_mm(trace, 10_000, 60_000, kernel=SGEMM, dtype="float")
     text = hint(trace, tmp_path, "matrix/below_peak")
-    assert "runs in fp32, where bf16 (autocast) has 14.8 times the peak" in text
+    assert (
+        ": most of it runs in fp32, where bf16 (autocast) has 14.8 times the peak and gemm" in text
+    )
+    assert "older architecture" in text and "Try: autocast to bf16 first" in text
+    assert "newer library" not in text  # whose fp32 would be as slow
 
 
 def test_a_slow_dtype_is_named_with_its_share_of_the_flops(tmp_path: Path) -> None:
@@ -278,7 +304,8 @@ def test_shapes_are_shown_on_one_line_whoever_wrote_them() -> None:
     [
         ("aten::native_layer_norm", "normalisation"),
         ("DropoutAddLayerNormFn", "normalisation"),
-        ("aten::normal_", ""),  # random numbers
+        ("aten::normal_", "random numbers"),
+        ("aten::normal_functional_of_mine", ""),
         ("aten::linalg_vector_norm", ""),  # of gradients
         ("aten::_foreach_norm", "optimizer"),
         ("aten::_to_copy", "only moves data"),

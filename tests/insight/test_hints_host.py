@@ -10,6 +10,7 @@ from matmuls import analysed
 from trace_builder import TraceBuilder
 
 from mfu_torch.insight.breakdown.intervals import covered_ns
+from mfu_torch.insight.breakdown_table import render
 
 US = 1_000
 
@@ -57,22 +58,34 @@ def test_an_op_of_any_class_is_explained(op: str, tmp_path: Path) -> None:
     assert all(one.hint for one in found.buckets if one.time_ns > found.wall_ns / 4)
 
 
-def test_a_collective_on_another_thread_tells_what_the_main_thread_waits_for(
+def test_a_collective_on_another_thread_is_communication_that_the_main_thread_waits_for(
     tmp_path: Path,
 ) -> None:
     trace = step()
     trace.annotation("gloo:all_reduce", 190 * US, 410 * US, thread=2)
     trace.annotation("gloo:all_reduce", 500 * US, 320 * US, thread=3)
-    # 630 of the 900 us without an op
-    assert "; for 70.0 % of it another thread runs gloo:all_reduce: communication, or" in hint(
-        trace, tmp_path, "idle/unknown"
-    )
+    text = hint(trace, tmp_path, "exposed_communication")
+    # of 1000 us, 630 without an op
+    assert text.startswith("63.0 % of the time the main thread runs no operator, and another one")
+    assert text.endswith("give the traces of all ranks to see how much of it is waiting for peers")
 
 
 def test_a_thread_that_runs_less_than_half_of_the_time_explains_nothing(tmp_path: Path) -> None:
     trace = step()
     trace.annotation("gloo:all_reduce", 50 * US, 450 * US, thread=2)
-    assert "with_stack=True shows where in a viewer" in hint(trace, tmp_path, "idle/unknown")
+    assert 'record_function("...") around parts' in hint(trace, tmp_path, "idle/unknown")
+
+
+def test_stacks_are_asked_for_last_and_not_where_they_are_there(tmp_path: Path) -> None:
+    text = hint(step(), tmp_path, "idle/unknown")
+    assert 0 < text.index("record_function") < text.index("with_stack=True")
+    trace = step()
+    trace.top_level["with_stack"] = 1
+    text = hint(trace, tmp_path, "idle/unknown")
+    assert text.endswith(
+        "; the stacks in the trace show where, in a viewer such as ui.perfetto.dev"
+    )
+    assert "with_stack=True" not in text
 
 
 def test_an_annotation_that_is_no_collective_is_only_named(tmp_path: Path) -> None:
@@ -104,3 +117,35 @@ def test_time_that_intervals_cover_is_that_of_a_count_of_every_moment() -> None:
         on = [((start <= t) & (t < end)).any() for t in range(150)]
         found = covered_ns(start, end, np.arange(150))
         assert found.tolist() == np.append(0, np.cumsum(on))[:150].tolist()
+
+
+ENGINE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def hooked(each_us: int) -> TraceBuilder:
+    """Ten gradients whose hooks take so long each."""
+    trace = step()
+    for at in range(10):
+        start = 100 * US + at * 60 * US
+        trace.op(ENGINE, start, each_us * US)
+        trace.op("torch::autograd::AccumulateGrad", start + 100, 800)
+    return trace
+
+
+def test_time_in_autograd_outside_of_ops_is_that_of_hooks(tmp_path: Path) -> None:
+    text = hint(hooked(40), tmp_path, "other_compute")
+    assert "(10 nodes of" not in text  # twice 10: the engine's, and the node itself
+    assert "AccumulateGrad 100.0 %" not in text and "AccumulateGrad 40.0 %" in text
+    assert "passes in autograd outside of ops" in text and "register_hook" in text
+    assert "evaluate_function" not in text and "torch::autograd" not in text
+
+
+def test_autograds_own_microseconds_are_no_hooks(tmp_path: Path) -> None:
+    assert "hooks" not in hint(hooked(5), tmp_path, "other_compute")
+
+
+def test_the_table_of_a_cpu_has_the_whole_name_of_an_op(tmp_path: Path) -> None:
+    text = render(analysed(hooked(40), tmp_path).breakdown)
+    assert "What took it (ms per step, times per step, op)\n" in text
+    assert "AccumulateGrad\n" in text and "evaluate_function" not in text
+    assert "the kernels for which the GPU waited" not in text

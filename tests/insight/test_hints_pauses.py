@@ -77,6 +77,18 @@ def test_pauses_inside_an_op_in_every_step_are_no_first_call(tmp_path: Path) -> 
     assert "warmup" not in text
 
 
+def test_pauses_in_which_gradients_are_added_up_are_hooks(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    op = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    for number in range(3):
+        trace.step(number, number * 20 * MS, 20 * MS)
+        end = pause(trace, number * 20 * MS, op_ns=9 * MS, op=op)
+        trace.kernel("last", end, 7 * MS, launch_ns=end - 1 * US)
+    text = hint(trace, tmp_path)
+    assert "the host is inside AccumulateGrad, which is to add up gradients only: hooks" in text
+    assert "evaluate_function" not in text
+
+
 def test_an_annotation_that_fills_the_pauses_is_named(tmp_path: Path) -> None:
     trace = TraceBuilder()
     end = pause(trace, 0)

@@ -255,8 +255,8 @@ def test_the_parts_of_traced_steps_have_a_bar_each_with_its_hint() -> None:
         "Where the time of traced steps went",
         "model FLOPs at peak (MFU) 40.0 %",
         "matrix below peak 35.0 %",
-        "idle: data wait 25.0 % more workers <b>",
-        "fix first",
+        "idle: data wait 25.0 % 0.00 ms a step; more workers <b>",
+        "Fix first",
     ):
         assert text in page.text
     assert "Where the time of traced steps went" not in Page(render_page(run())).text

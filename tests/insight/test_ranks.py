@@ -12,9 +12,10 @@ import pytest
 from trace_builder import TraceBuilder
 from traces import trace_path
 
-from mfu_torch.insight.breakdown.collectives import NotOneJob, collective_name
+from mfu_torch.insight.breakdown.collectives import NotOneJob
 from mfu_torch.insight.breakdown.diff import diff
 from mfu_torch.insight.breakdown.explain import Analysis, analyse
+from mfu_torch.insight.breakdown.op_names import collective_name
 from mfu_torch.insight.breakdown.ranks import Exchange, Job, combine, rank_trace
 from mfu_torch.insight.ranks_table import csv_text, markdown, render, summary
 
@@ -217,7 +218,7 @@ def test_a_kernel_without_a_counterpart_is_not_split(tmp_path: Path) -> None:
     (found,) = job.exchanges
     assert (found.calls, found.matched) == (3, 0)
     assert (found.exposed_ns, found.unsplit_ns) == (80 * US, 80 * US)
-    assert "3 of 3 kernels of collectives have no counterpart" in " ".join(job.notes)
+    assert "3 of 3 collectives have no counterpart" in " ".join(job.notes)
     assert job.culprit is None
 
 

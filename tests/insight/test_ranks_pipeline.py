@@ -193,8 +193,8 @@ def test_unequal_numbers_of_messages_have_no_closed_form(tmp_path: Path) -> None
 def test_peers_may_be_numbered_within_their_group() -> None:
     call = Call(
         **{"group": "7", "label": "7", "members": (4, 5, 6, 7), "name": "send", "number": -1},
-        **{"size_bytes": 1, "pair": (1, 2), "duration_ns": 1, "launched_in": None},
-        **{"began_in": None, "is_launched": False},
+        **{"size_bytes": 1, "pair": (1, 2), "begin_ns": 0, "duration_ns": 1},
+        **{"launched_in": None, "began_in": None, "is_launched": False},
     )
     assert peers(call, 5, (4, 5, 6, 7)) == (5, 6)
     assert peers(call, 2, ()) == (1, 2)

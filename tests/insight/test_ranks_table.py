@@ -94,13 +94,27 @@ def test_a_hint_says_whose_it_is_and_of_what_its_shares_are(tmp_path: Path) -> N
     text = text_of(tmp_path, norm_us=lambda r, s, g: 300 if r == 1 else 100)
     # Of 550 us of a step, 300 are 54.5 %; in the table of the job it is 200, and 36.4 %.
     assert "- other compute 0.20000 36.36 %" in text
-    assert "Rank 1 has most, 300 us of its step of 550 us: 54.5 % of its time, in 3 kernels" in text
+    assert "Rank 1 has most, 300 us of its step of 550 us: 54.5 % of its time, in 1 kernel" in text
 
 
 def test_a_rank_that_is_like_the_others_is_not_held_to_have_most(tmp_path: Path) -> None:
     text = text_of(tmp_path)
-    assert "like the others: 28.6 % of its time, in 3 kernels" in text  # 100 of 350 us
+    assert "like the others: 28.6 % of its time, in 1 kernel" in text  # 100 of 350 us
     assert "has most" not in text
+
+
+def test_idle_for_another_reason_is_not_like_the_others(tmp_path: Path) -> None:
+    paths = []
+    for rank, doing in ((0, "checkpoint"), (1, "logging")):
+        trace = TraceBuilder(device_name=None, rank=rank, world_size=2)
+        trace.step(3, 0, 1_000_000)
+        trace.op("aten::mm", 0, 200_000)
+        trace.annotation(doing, 250_000, 700_000)
+        paths.append(trace.write(tmp_path / f"rank{rank}.json"))
+    text = " ".join(render(job_of(paths)).split())
+    assert "Rank 0 (others have about as much, and a hint of their own each): 80.0 %" in text
+    assert "it is in checkpoint" in text
+    assert "like the others: 80.0 %" not in text
 
 
 def test_a_rank_with_more_steps_has_not_most_for_that(tmp_path: Path) -> None:
@@ -194,6 +208,6 @@ def test_waiting_that_is_not_known_is_a_dash(tmp_path: Path) -> None:
         trace.kernel("elementwise_kernel", 0, 1000, launch_ns=1)
         paths.append(trace.write(tmp_path / f"rank{rank}.json"))
     job = job_of(paths)
-    assert "no kernels of collectives are in these traces" in " ".join(job.notes)
+    assert "no collectives are in these traces" in " ".join(job.notes)
     (row,) = [line for line in render(job).splitlines() if line.startswith("       1 ")]
     assert row.split()[1:4] == ["0.001000", "0.000000", "-"]

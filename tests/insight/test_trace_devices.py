@@ -45,7 +45,7 @@ def test_calls_of_a_device_without_its_work_are_a_warning(category: str, tmp_pat
     assert "activities=[CPU, CUDA]" in warning
 
 
-@pytest.mark.parametrize("category", ["python_function", "cpu_instant_event", "fwdbwd", "Trace"])
+@pytest.mark.parametrize("category", ["cpu_instant_event", "fwdbwd", "Trace"])
 def test_a_trace_of_a_cpu_alone_is_none(category: str, tmp_path: Path) -> None:
     trace = host()
     trace.event(category, "aten::mm", 1_000, 500)

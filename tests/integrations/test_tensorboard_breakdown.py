@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from event_files import NOW, put, read
 from explained_loop import HINT, breakdown, entry
+from msgspec.structs import replace
 from PIL import Image
 from samples import header
 
 from mfu_torch.integrations.tensorboard import TensorBoardSink, sink, waterfall
+from mfu_torch.integrations.tensorboard.breakdown import escaped, table
 from mfu_torch.integrations.tensorboard.layout import Layout
 
 
@@ -59,12 +61,35 @@ def test_the_table_says_what_to_try_and_how_far_to_trust_it(tmp_path: Path) -> N
     assert text.step == 13
     lines = text.tensor_proto.string_val[0].decode().splitlines()
     assert lines[0] == "### Where the time of steps 11-12 went"
-    assert f"| idle: data wait | {HINT} | 45.0 ms | 45.0 % |" in lines
-    assert "| **step time** |  | 100 ms | 100.0 % |" in lines
+    assert "| part | per step | share | what to try |" in lines
+    assert f"| idle: data wait | 45.0&nbsp;ms | 45.0&nbsp;% | {escaped(HINT)} |" in lines
+    assert "| **step time** | 100&nbsp;ms | 100.0&nbsp;% | &nbsp; |" in lines
+    first = "| **fix first** | 45.0&nbsp;ms | 45.0&nbsp;% |"
+    assert f"{first} **idle: data wait**: {escaped(HINT)} |" in lines
     assert any(line.startswith("Traced steps took 1.25x as long as the steady") for line in lines)
     assert "Known: the launch of 90.0 % of the device's work, the FLOPs of 0.0 %" in " ".join(lines)
     assert "**Warning**: the peak is wrong" in lines
     assert "Trace: `traces/run.steps-11-12.json.gz`, for `mfu-torch explain`" in lines
+
+
+def test_the_names_in_the_table_are_shown_as_they_are() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__ <a> *b* `c`"
+    found = entry().breakdown
+    told = [
+        replace(one, hint=name) if one.name == "other_compute" else one for one in found.buckets
+    ]
+    text = table(entry(breakdown=replace(found, buckets=tuple(told), notes=("__init__",))))
+    shown = (
+        r"enumerate(DataLoader)\#\_SingleProcessDataLoaderIter.\_\_next\_\_ &lt;a&gt; \*b\* \`c\`"
+    )
+    assert shown in text
+    assert r"Note: \_\_init\_\_" in text
+
+
+def test_where_nothing_is_lost_the_table_says_so() -> None:
+    assert "| **fix first** |  |  | nothing stands out |" in table(
+        entry(breakdown=breakdown({"matrix": 60}))
+    )
 
 
 def test_the_waterfall_is_in_the_event_file(tmp_path: Path) -> None:

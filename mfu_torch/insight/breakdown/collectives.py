@@ -1,43 +1,27 @@
-"""Kernels of collectives of several ranks: which are the same one, and how long it had to take."""
+"""Collectives of several ranks: which are the same one, and how long it had to take."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mfu_torch.insight.breakdown.codes import COMMUNICATION, IDLE
-from mfu_torch.insight.breakdown.roofline import Roofline, roofline
+from mfu_torch.insight.breakdown.roofline import Roofline
 from mfu_torch.records import MFUError
 from mfu_torch.records.breakdown import Breakdown
 
 if TYPE_CHECKING:
-    from mfu_torch.insight.breakdown.explain import Analysis
-    from mfu_torch.insight.trace.events import Ints, Trace
-
-_NAMES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "send": "send",
-    "recv": "recv",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
-"""Part of a name, in lower case without ``_`` -> the collective; the first that is found."""
+    from mfu_torch.insight.trace.events import Ints
 
 STREAM = "stream "
 """What the group of a kernel is called whose trace names none, before the number of its stream."""
+HOST = "the host's threads"
+"""What the group of a collective of the host is called where the trace lists several."""
 
-_NO_LABEL = "undefined"  # what torch calls a group that the program does not
 _POINT_TO_POINT = ("send", "recv")
 _SAME_SIZE = ("all_reduce",)  # of others, the ranks may hold unequal parts
 
@@ -48,20 +32,22 @@ class NotOneJob(MFUError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A kernel of a collective on one rank.
+    """A kernel of a collective on one rank, or one that the host ran itself.
 
     Attributes:
-        group: Process group; ``"stream N"`` where the trace names none.
+        group: Process group; ``"stream N"`` or :data:`HOST` where the trace names none.
         label: What the program calls it (``"mesh_tp"``); else ``group``.
         members: Ranks of the group; empty where the trace does not list them.
         name: The collective, e.g. ``"all_reduce"``.
         size_bytes: Of the message; -1 where it is not recorded.
         number: The process group's own number of it; -1 where it is not recorded.
         pair: Who sends to whom, of a send or a receive; ``None`` where that is not recorded.
-        duration_ns: Of the kernel.
+        begin_ns: On the clock of its rank.
+        duration_ns: Of it.
         launched_in: Name of the step that launched it; ``None`` outside of all, or not recorded.
-        began_in: Name of the step in which it began on the device; ``None`` outside of all.
+        began_in: Name of the step in which it began; ``None`` outside of all.
         is_launched: Whether its launch is recorded.
+        on_host: Whether the host ran it: on several threads, so that kinds may take turns.
     """
 
     group: str
@@ -71,15 +57,22 @@ class Call:
     size_bytes: int
     number: int
     pair: tuple[int, int] | None
+    begin_ns: int
     duration_ns: int
     launched_in: str | None
     began_in: str | None
     is_launched: bool
+    on_host: bool = False
 
     @property
     def is_point_to_point(self) -> bool:
         """Whether it connects two ranks, and not all of the group."""
         return self.name in _POINT_TO_POINT
+
+    @property
+    def has_group(self) -> bool:
+        """Whether the trace says its group."""
+        return not self.group.startswith(STREAM) and self.group != HOST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,106 +123,6 @@ class RankTrace:
         return found
 
 
-def rank_trace(one: Analysis) -> RankTrace:
-    """Keep of an analysis what :func:`~mfu_torch.insight.breakdown.ranks.combine` needs."""
-    trace, labels, work = one.trace, one.labels, one.trace.work
-    none = np.zeros(0, np.int64)
-    works, calls, on_top, begin, length, idle = none, [], none, none, none, none
-    if not labels.of_ops:
-        is_one = (labels.work_class == COMMUNICATION) & (work.end_ns > work.start_ns)
-        works = np.flatnonzero(is_one)
-        calls = _calls(one, works)
-        exposed = labels.time_class == COMMUNICATION
-        on_top, begin = labels.work[exposed], labels.bounds_ns[:-1][exposed]
-        length = labels.length_ns[exposed]
-        idle = labels.per_work_ns(labels.time_class == IDLE)[works]
-    return RankTrace(
-        rank=trace.rank,
-        world_size=trace.world_size,
-        breakdown=one.breakdown,
-        roofline=roofline(trace, labels, one.matrix),
-        calls=tuple(calls),
-        exposed_call=np.searchsorted(works, on_top),
-        exposed_ns=length,
-        to_end_ns=work.end_ns[on_top] - begin,
-        idle_ns=idle,
-    )
-
-
-def _calls(one: Analysis, works: Ints) -> list[Call]:
-    launched, began = _launched_in(one, works), _began_in(one, works)
-    is_launched = (one.trace.work.launch_ns[works] >= 0).tolist()
-    rows = zip(works.tolist(), launched, began, is_launched, strict=True)
-    return [
-        _call(one.trace, work, launched_in=by_launch, began_in=by_start, is_launched=known)
-        for work, by_launch, by_start, known in rows
-    ]
-
-
-def _launched_in(one: Analysis, works: Ints) -> list[str | None]:
-    """By the annotations of the host: the same on all ranks, however far ahead a host runs."""
-    trace, steps = one.trace, one.trace.steps
-    when = trace.work.launch_ns[works]
-    if not len(steps):
-        return [None] * len(works)
-    at = np.searchsorted(steps.start_ns, when, "right") - 1
-    inside = (at >= 0) & (when <= steps.end_ns[np.maximum(at, 0)])
-    names, kept = [trace.names[i] for i in steps.name], set(one.labels.edges.names)
-    return [
-        names[i] if good and names[i] in kept else None
-        for i, good in zip(at.tolist(), inside.tolist(), strict=True)
-    ]
-
-
-def _began_in(one: Analysis, works: Ints) -> list[str | None]:
-    edges = one.labels.edges
-    at = np.searchsorted(edges.bounds_ns, one.trace.work.start_ns[works], "right") - 1
-    return [edges.names[i] if 0 <= i < len(edges.names) else None for i in at.tolist()]
-
-
-def _call(trace: Trace, work: int, **steps: Any) -> Call:
-    said = trace.collectives.get(work, {})
-    name = str(said.get("collective") or "")
-    kernel = trace.names[int(trace.work.name[work])]
-    for text in (name, *_ops_around(trace, int(trace.work.op[work])), kernel):
-        found = collective_name(text)
-        if found is not None:
-            name = found
-            break
-    group = str(said.get("group") or f"{STREAM}{int(trace.work.stream[work])}")
-    called = said.get("group_text")
-    return Call(
-        group=group,
-        label=group if called in (None, _NO_LABEL) else str(called),
-        members=tuple(said.get("ranks") or trace.groups.get(group, ())),
-        name=name or "communication",
-        size_bytes=_whole(said.get("bytes")),
-        number=_whole(said.get("seq")),
-        pair=(said["src"], said["dst"]) if {"src", "dst"} <= said.keys() else None,
-        duration_ns=int(trace.work.end_ns[work] - trace.work.start_ns[work]),
-        **steps,
-    )
-
-
-def _ops_around(trace: Trace, op: int) -> Iterator[str]:
-    """Names of the op and of those around it: ``record_param_comms``, ``c10d::alltoall_base_``."""
-    for _ in range(len(trace.ops)):  # a damaged trace may nest in a circle
-        if op < 0:
-            return
-        yield trace.names[int(trace.ops.name[op])]
-        op = int(trace.ops.parent[op])
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
-
-
-def collective_name(text: str) -> str | None:
-    """``"ncclDevKernel_AllReduce_Sum_bf16(...)"`` -> ``"all_reduce"``; ``None``: it names none."""
-    plain = text.partition("(")[0].partition("<")[0].lower().replace("_", "")
-    return next((name for part, name in _NAMES.items() if part in plain), None)
-
-
 # --- which are the same one ------------------------------------------------------------------
 
 _Place = tuple[int, int]
@@ -271,7 +164,7 @@ def _by_step(ranks: Sequence[RankTrace]) -> dict[tuple[Any, ...], dict[int, list
             if step is None or (call.is_point_to_point and call.pair is None):
                 continue
             # On a stream, groups that nobody names may take turns: only those alike are in order.
-            kind: Any = call.name if call.group.startswith(STREAM) else ""
+            kind: Any = "" if call.has_group and not call.on_host else call.name
             kind = call.pair if call.is_point_to_point else kind
             found[call.group, call.members, kind, step][at].append((at, index))
     return found

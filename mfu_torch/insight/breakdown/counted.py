@@ -13,6 +13,7 @@ from mfu_torch.insight.breakdown.codes import ATTENTION, OTHER
 from mfu_torch.insight.breakdown.formulas.work import Work
 from mfu_torch.insight.breakdown.host_labels import main_thread
 from mfu_torch.insight.breakdown.labels import Labels
+from mfu_torch.insight.breakdown.optimizers import of_optimizers
 from mfu_torch.insight.breakdown.recompute import in_compiled_backward, is_recomputed
 from mfu_torch.insight.breakdown.shapes import OpWork
 from mfu_torch.insight.breakdown.unrun import did_not_run
@@ -41,6 +42,7 @@ class CountedOp:
         dtype: In which it runs: TF32 where a kernel's name proves it.
         certain: False for fp32 of which nothing tells whether it runs as TF32.
         recompute: It repeats a forward.
+        optimizer: The step of an optimizer runs it.
         time_ns: Of its kernels in the steps, only what no other matrix kernel hides.
     """
 
@@ -50,6 +52,7 @@ class CountedOp:
     dtype: str | None
     certain: bool
     recompute: bool
+    optimizer: bool
     time_ns: int
 
 
@@ -184,8 +187,9 @@ def _ops(
     sums_ns = np.bincount(index, time_ns[entries], len(leaves)).astype(np.int64)
     shown = [_any(index, name, len(leaves)) for name in _fp32_as_shown(trace, timed.name[entries])]
     found = []
-    columns = (leaves.tolist(), steps.tolist(), sums_ns.tolist(), *shown)
-    for op, step, sum_ns, as_tf32, as_fp32 in zip(*columns, strict=True):
+    own = of_optimizers(trace, leaves).tolist()
+    columns = (leaves.tolist(), own, steps.tolist(), sums_ns.tolist(), *shown)
+    for op, is_own, step, sum_ns, as_tf32, as_fp32 in zip(*columns, strict=True):
         of_op = work.of(op)
         assert of_op is not None  # counted_op gives only ops whose work is known
         dtype, certain = of_op.dtype, True
@@ -198,7 +202,8 @@ def _ops(
                 work=of_op,
                 dtype=dtype,
                 certain=certain,
-                recompute=is_recomputed(trace, work, op),
+                recompute=not is_own and is_recomputed(trace, work, op),
+                optimizer=is_own,
                 time_ns=sum_ns,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from mfu_torch.records.breakdown import Breakdown, Bucket
 from mfu_torch.units import percent, seconds
 
 _LONGEST_NAME = 64
+_TRAINS = re.compile(r"^(autograd::engine|Optimizer\.)|Backward\d*$")
+_NODE = re.compile(r"^(autograd::engine::evaluate_function: )?(torch::autograd::)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class Evidence:
 
     def name(self, index: int) -> str:
         """A name of the trace, as short as a sentence needs it."""
-        text = short(self.trace.names[index])
+        text = short(readable(self.trace.names[index]))
         return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
 
     def outer_op(self, op: int) -> int:
@@ -105,9 +108,34 @@ class Evidence:
         order = np.argsort(-sums, kind="stable")
         return [(int(i), int(sums[i])) for i in order[: np.count_nonzero(sums)]]
 
+    def each(self, count: int, noun: str) -> str:
+        """``"1,258 kernels a step"``; ``"2 kernels in 3 steps"`` where it is not once in each."""
+        steps = 1 if self.labels.edges.mode == "trace" else len(self.labels.edges.names)
+        if steps < 2:
+            return times(count, noun)
+        if count < steps:
+            return f"{times(count, noun)} in {steps} steps"
+        return f"{times(round(count / steps), noun)} a step"
+
+    def each_of(self, count: int, noun: str, total_ns: float) -> str:
+        """``"1,258 kernels a step, 43.8 us on average"``; ``"4 waits of 123 ms on average"``."""
+        text = self.each(count, noun)
+        between = " of" if text == times(count, noun) else ","
+        return f"{text}{between} {mean_us(total_ns, count)} on average"
+
     def most(self, bucket: Bucket) -> str:
         """Name of the kernel with most time in a bucket; empty where none is listed."""
         return bucket.top[0].name if bucket.top else ""
+
+
+def trains(trace: Trace) -> bool:
+    """Whether there is a backward or an optimizer in it."""
+    return any(_TRAINS.search(name) for name in trace.names)
+
+
+def readable(name: str) -> str:
+    """A node of autograd without what every one begins with: ``"AccumulateGrad"``."""
+    return _NODE.sub("", name) or name
 
 
 def mean_us(time_ns: float, count: int) -> str:
@@ -122,5 +150,6 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def times(count: int, noun: str) -> str:
-    """``"1 kernel"``, ``"1,200 kernels"``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """``"1 kernel"``, ``"1,200 kernels"``, ``"3 copies"``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"

@@ -18,8 +18,9 @@ from mfu_torch.insight.breakdown.hints import hints
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.matrix import MatrixSplit, split
 from mfu_torch.insight.breakdown.partition import labels_of
+from mfu_torch.insight.breakdown.precision import precision
 from mfu_torch.insight.breakdown.ranks import combine, rank_trace
-from mfu_torch.insight.breakdown.remarks import launch_records, notes_on, warnings_on
+from mfu_torch.insight.breakdown.remarks import launch_records, notes_on, thinned_hint, warnings_on
 from mfu_torch.insight.trace.events import Trace
 from mfu_torch.insight.trace.reading import no_collection, read_trace
 from mfu_torch.records import Peak
@@ -49,6 +50,7 @@ def explain(
     model_flops: float | None = None,
     classes: Classes | None = None,
     steps: str | None = None,
+    recompute_flops: float | None = None,
 ) -> Breakdown:
     """Where the time of a profiler trace went: every nanosecond in exactly one bucket.
 
@@ -65,6 +67,7 @@ def explain(
         classes: Your own classes of kernels: path of a TOML file, or regular expression of names
             -> ``gemm``, ``conv``, ``attention``, ``other``, ``communication`` or ``copy``.
         steps: Which, e.g. ``"3:8"``; by default all.
+        recompute_flops: Of one step, beside ``model_flops``: what a counter saw computed twice.
 
     Raises:
         TraceError: The file is no trace, or nothing runs in it.
@@ -80,6 +83,7 @@ def explain(
         model_flops=model_flops,
         classes=classes,
         steps=steps,
+        recompute_flops=recompute_flops,
     )
     if isinstance(traces, (str, PathLike, Trace)):
         return one(traces).breakdown
@@ -95,27 +99,29 @@ def analyse(
     model_flops: float | None = None,
     classes: Classes | None = None,
     steps: str | None = None,
+    recompute_flops: float | None = None,
 ) -> Analysis:
     """As :func:`explain`, with the labels of every nanosecond."""
     table = ClassTable(classes)
     with no_collection():
         trace = trace if isinstance(trace, Trace) else read_trace(Path(trace))
-        return _analysed(trace, table, edges, steps, peak, dtype, model_flops)
+        labels = labels_of(trace, edges=edges, steps=steps, table=table)
+        matrix = split(
+            trace,
+            labels,
+            peak=peak,
+            dtype=dtype,
+            model_flops=model_flops,
+            recompute_flops=recompute_flops,
+        )
+        return _analysed(trace, labels, matrix)
 
 
-def _analysed(
-    trace: Trace,
-    table: ClassTable,
-    edges: str,
-    steps: str | None,
-    peak: Peak | float | str | None,
-    dtype: str | None,
-    model_flops: float | None,
-) -> Analysis:
-    labels = labels_of(trace, edges=edges, steps=steps, table=table)
-    matrix = split(trace, labels, peak=peak, dtype=dtype, model_flops=model_flops)
+def _analysed(trace: Trace, labels: Labels, matrix: MatrixSplit) -> Analysis:
     breakdown = _breakdown(trace, labels, matrix)
     sentences = hints(trace, labels, breakdown, matrix)
+    if trace.kept is not None:
+        sentences["idle/unknown"] = thinned_hint(breakdown)
     hinted = (replace(one, hint=sentences.get(one.name, "")) for one in breakdown.buckets)
     breakdown = replace(breakdown, buckets=tuple(hinted))
     return Analysis(trace=trace, labels=labels, matrix=matrix, breakdown=breakdown)
@@ -144,6 +150,7 @@ def _breakdown(trace: Trace, labels: Labels, matrix: MatrixSplit) -> Breakdown:
         coverage=_coverage(trace, labels, matrix.known_ns),
         warnings=(*warnings_on(trace, labels), *matrix.warnings),
         notes=(*notes_on(trace, labels), *matrix.notes),
+        precision=precision(trace, labels, matrix.counted),
     )
 
 

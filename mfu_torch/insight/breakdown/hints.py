@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mfu_torch.insight.breakdown import hints_idle, hints_matrix, hints_work
+from mfu_torch.insight.breakdown import (
+    hints_communication,
+    hints_idle,
+    hints_matrix,
+    hints_work,
+)
 from mfu_torch.insight.breakdown.evidence import Evidence
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.breakdown.matrix import MatrixSplit, split
@@ -17,11 +22,13 @@ LEAST_SHARE = 0.01
 _HINTS: dict[str, Callable[[Evidence, Bucket], str]] = {
     "matrix": hints_matrix.whole,
     "matrix/recompute": hints_matrix.recompute,
+    "matrix/optimizer": hints_matrix.optimizer,
+    "matrix/beside_model": hints_matrix.beside_model,
     "matrix/low_rate_dtype": hints_matrix.low_rate_dtype,
     "matrix/unknown_flops": hints_matrix.unknown_flops,
     "matrix/below_peak": hints_matrix.below_peak,
     "other_compute": hints_work.other_compute,
-    "exposed_communication": hints_work.exposed_communication,
+    "exposed_communication": hints_communication.exposed_communication,
     "exposed_memcpy": hints_work.exposed_memcpy,
     "idle/data_wait": hints_idle.data_wait,
     "idle/host_sync": hints_idle.host_sync,

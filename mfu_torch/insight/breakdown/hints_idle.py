@@ -8,7 +8,7 @@ import numpy as np
 
 from mfu_torch.insight.breakdown import pauses
 from mfu_torch.insight.breakdown.codes import COMMUNICATION
-from mfu_torch.insight.breakdown.evidence import Evidence, mean_us, times
+from mfu_torch.insight.breakdown.evidence import Evidence, trains
 from mfu_torch.insight.breakdown.host_labels import main_thread
 from mfu_torch.insight.breakdown.op_names import rule_of_op
 from mfu_torch.insight.trace.events import Ints
@@ -56,7 +56,7 @@ def data_wait(of: Evidence, bucket: Bucket) -> str:
     name = of.trace.names[names.most_common(1)[0][0]]
     what = (
         f"{of.share_of(bucket)} of the time the loop waits in {name[:80]} "
-        f"({times(len(found), 'wait')} of {mean_us(bucket.time_ns, len(found))} on average)"
+        f"({of.each_of(len(found), 'wait', bucket.time_ns)})"
     )
     if "SingleProcess" in name:
         return f"{what}: batches are made in the training process; try DataLoader(num_workers=4)"
@@ -83,7 +83,7 @@ def host_sync(of: Evidence, bucket: Bucket) -> str:
     where = f" in {op}" if op else ""
     what = (
         f"{of.share_of(bucket)} of the time the device is empty because the host waited for "
-        f"it: {times(len(found), 'sync')}, most in {call}{where}"
+        f"it: {of.each(len(found), 'sync')}, most in {call}{where}"
     )
     return f"{what}; {_sync_advice(op)}"
 
@@ -108,6 +108,8 @@ def alloc(of: Evidence, bucket: Bucket) -> str:
     for span, _ in found:
         calls[of.name(spans.name[span])] += 1
     called = ", ".join(f"{count} x {name}" for name, count in calls.most_common(3))
+    steps = len(of.labels.edges.names)
+    called += f" in {steps} steps" if steps > 1 else ""
     return (
         f"{of.share_of(bucket)} of the time memory is reserved or freed inside the steps "
         f"({called}): record after a warm-up, do not call empty_cache(), keep shapes the same, or "
@@ -126,12 +128,11 @@ def launch_bound(of: Evidence, bucket: Bucket) -> str:
     work = of.trace.work
     inside = (work.start_ns >= low) & (work.start_ns < high)
     length = (work.end_ns - work.start_ns)[inside]
-    trains = any(name.startswith(("autograd::engine", "Optimizer.step")) for name in of.trace.names)
-    optimizer = " fused optimizers," if trains else ""
+    optimizer = " fused optimizers," if trains(of.trace) else ""
     return (
         f"{share} of the time the device waits for the host to launch: "
-        f"{times(len(length), 'kernel')} of {mean_us(length.sum(), len(length))} on average, and "
-        f"{times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}; try CUDA graphs or "
+        f"{of.each_of(len(length), 'kernel', length.sum())}, and "
+        f"{of.each_of(len(gaps), 'gap', gaps.sum())}; try CUDA graphs or "
         f'torch.compile(mode="reduce-overhead"),{optimizer} or a larger batch'
     )
 
@@ -140,8 +141,7 @@ def _work(of: Evidence, entry: int) -> str:
     op = int(of.trace.work.op[entry])
     if op < 0:
         return of.name(of.trace.work.name[entry])
-    name = of.trace.names[int(of.trace.ops.name[of.outer_op(op)])]
-    return name.removeprefix("autograd::engine::evaluate_function: ")[:64]
+    return of.name(of.trace.ops.name[of.outer_op(op)])
 
 
 def device_gap(of: Evidence, bucket: Bucket) -> str:
@@ -149,7 +149,7 @@ def device_gap(of: Evidence, bucket: Bucket) -> str:
     gaps, _ = of.gaps(bucket.name)
     return (
         f"{of.share_of(bucket)} of the time passes between kernels that were launched in "
-        f"time ({times(len(gaps), 'gap')} of {mean_us(gaps.sum(), len(gaps))}): the device's own "
+        f"time ({of.each_of(len(gaps), 'gap', gaps.sum())}): the device's own "
         "cost of starting a kernel; fewer, larger kernels help (fusion by torch.compile, CUDA "
         "graphs)"
     )
@@ -162,13 +162,13 @@ def queued_wait(of: Evidence, bucket: Bucket) -> str:
     in_graph = gaps[_of_graphs(of, enders)].sum() / gaps.sum()
     if in_graph > 1 / 2:
         return (
-            f"{what} device seems empty ({times(len(gaps), 'wait')}, {percent(in_graph)} of it "
+            f"{what} device seems empty ({of.each(len(gaps), 'wait')}, {percent(in_graph)} of it "
             "before work of CUDA graphs): it may run kernels of a graph that the profiler did not "
             "record (older ones leave some out); compare with a trace without graphs, or one of a "
             "newer PyTorch and driver"
         )
     end = int(enders[np.argmax(gaps)])
-    waits = f"{times(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
+    waits = f"{of.each(len(gaps), 'wait')}, the longest {seconds(int(gaps.max()) / 1e9)}"
     waits = f"1 wait of {seconds(int(gaps[0]) / 1e9)}" if len(gaps) == 1 else waits
     waits += f" before {_work(of, end)}" if end >= 0 else ""
     if end >= 0 and gaps.max() > gaps.sum() / 2 and _is_first_of_stream(of, end):
@@ -223,7 +223,7 @@ def _meanwhile(of: Evidence, bucket: Bucket) -> str:
         return f"; for {percent(time_ns / bucket.time_ns)} of it, it is in {of.name(name)}"
     name, time_ns = pauses.most_annotated(spans, np.flatnonzero(~is_main), *intervals)
     if time_ns < bucket.time_ns / 2:
-        return "; a trace with with_stack=True shows where in a viewer such as ui.perfetto.dev"
+        return f"; {pauses.where(of)}"
     text = f"; for {percent(time_ns / bucket.time_ns)} of it another thread runs {of.name(name)}"
     if rule_of_op(of.trace.names[name]).code != COMMUNICATION:
         return text

@@ -7,21 +7,19 @@ from collections import defaultdict
 
 import numpy as np
 
-from mfu_torch.insight.breakdown.evidence import Evidence, listed, times
+from mfu_torch.insight.breakdown.evidence import Evidence, listed
 from mfu_torch.insight.breakdown.matrix import LOW_RATE
+from mfu_torch.insight.breakdown.precision import Faster, faster
+from mfu_torch.insight.breakdown.rates import may_have_tf32
 from mfu_torch.insight.breakdown.roofline import matrix_roofs
 from mfu_torch.insight.breakdown.shapes import shapes_text
 from mfu_torch.insight.breakdown.waves import Finding, findings
-from mfu_torch.peak.table import peak_for
-from mfu_torch.records import Device, UnknownPeak
 from mfu_torch.records.breakdown import Bucket
+from mfu_torch.records.losses import GOOD_RATE
 from mfu_torch.units import percent, scaled
 
 MUCH = 0.1
 """Share of the matrix time from which a reason is named."""
-
-GOOD = 0.75
-"""Share of the peak that few real kernels exceed: nothing to fix there."""
 
 SMALL_NS = 5_000
 """A product whose FLOPs take less at the peak cannot fill the device for long enough."""
@@ -47,11 +45,17 @@ def below_peak(of: Evidence, bucket: Bucket) -> str:
     if bucket.time_ns < 0:
         return ""  # a warning says it
     reasons, advice = _reasons(of)
-    rates = listed([*_efficiencies(of), *_dtype(of)])
-    what = f"{of.share_of(bucket)} of the time: {rates}"
+    better, rates = _faster(of), of.matrix.rates
+    said = _efficiencies(of)
+    if better is not None and rates is not None:
+        said = [f"most of it runs in {rates.reference.dtype}, {better.text}", *said]
+        rest = [one for one in advice if one != _ADVICE["old_architecture"]]  # has other kernels
+        advice = [f"autocast to {better.dtype} first", *rest]
+    what = f"{of.share_of(bucket)} of the time: {listed(said)}"
     if not reasons:
-        open_ = _slow(of) and not of.labels.of_ops
-        return f"{what}; {_OPEN}" if open_ else what
+        open_ = _slow(of) and not of.labels.of_ops and better is None
+        what += f"; {_OPEN}" if open_ else ""
+        return f"{what}. Try: {advice[0]}" if better is not None else what
     return f"{what}; {'; '.join(reasons)}. Try: {'; '.join(dict.fromkeys(advice))}"
 
 
@@ -83,26 +87,16 @@ def _efficiencies(of: Evidence) -> list[str]:
     return said or ["matrix kernels run below the peak"]
 
 
-def _dtype(of: Evidence) -> list[str]:
-    """That all of it runs in a slow dtype, where a faster one is known."""
-    rates, device = of.matrix.rates, of.trace.device_name
-    if rates is None or device is None or rates.reference.dtype not in ("fp32", "tf32"):
-        return []
-    try:
-        faster = peak_for(Device(name=device, kind=""), "bf16").flops_per_s
-    except UnknownPeak:
-        return []
-    times_faster = faster / rates.reference.flops_per_s
-    if times_faster <= 1:
-        return []
-    return [
-        f"most of it runs in {rates.reference.dtype}, where bf16 (autocast) has {times_faster:.3g} "
-        "times the peak"
-    ]
+def _faster(of: Evidence) -> Faster | None:
+    """The dtype that has far more, where most of it runs in fp32 or TF32."""
+    rates = of.matrix.rates
+    if rates is None or of.labels.of_ops or rates.reference.dtype not in ("fp32", "tf32"):
+        return None
+    return faster(of.trace.device_name, rates.reference.dtype)
 
 
 def _slow(of: Evidence) -> bool:
-    return any(ideal / (time / 1e9) < GOOD for ideal, _, time in _by_family(of).values())
+    return any(ideal / (time / 1e9) < GOOD_RATE for ideal, _, time in _by_family(of).values())
 
 
 def _reasons(of: Evidence) -> tuple[list[str], list[str]]:
@@ -188,8 +182,9 @@ def _small(of: Evidence, matrix_ns: int) -> str:
     if time_ns <= MUCH * matrix_ns:
         return ""
     mean = sum(one.work.executed for one in small) / len(small)
+    products = of.each(len(small), "small product")
     return (
-        f"{percent(time_ns / matrix_ns)} of matrix time is in {times(len(small), 'small product')} "
+        f"{percent(time_ns / matrix_ns)} of matrix time is in {products} "
         f"({scaled(mean, 'FLOP')} on average, less than {SMALL_NS // 1000} us at the peak)"
     )
 
@@ -220,20 +215,43 @@ def recompute(of: Evidence, bucket: Bucket) -> str:
     total = sum(one.work.executed for one in ops)
     if not again and not kernels:
         return (
-            f"{of.share_of(bucket)} of the time at the peak: the trace executes more FLOPs "
-            "than the model FLOPs that were given"
+            f"{of.share_of(bucket)} of the time at the peak: FLOPs that the counter saw computed "
+            "twice, and the trace alone does not show (compiled?); checkpoint fewer layers if "
+            "memory allows"
         )
     parts = []
     if again:
         count = sum(1 for one in ops if one.recompute)
         parts.append(
             f"{percent(again / total)} of the FLOPs repeat a forward inside the backward "
-            f"({times(count, 'op')}, activation checkpointing)"
+            f"({of.each(count, 'op')}, activation checkpointing)"
         )
     if kernels:
         parts.append(f"{percent(kernels / total)} are scores that attention backwards repeat")
     advice = "; checkpoint fewer layers if memory allows" if again else ""
     return f"{of.share_of(bucket)} of the time: {listed(parts)}{advice}"
+
+
+def optimizer(of: Evidence, bucket: Bucket) -> str:
+    """That it is the optimizer's, and how many products."""
+    ops = [one for one in of.matrix.counted.ops if one.optimizer]
+    total = sum(one.work.executed for one in of.matrix.counted.ops)
+    share = percent(sum(one.work.flops for one in ops) / total)
+    return (
+        f"{of.share_of(bucket)} of the time at the peak: {share} of the FLOPs are products of the "
+        f"optimizer's step ({of.each(len(ops), 'op')}): a lower precision, fewer iterations, or a "
+        "step that is shared among ranks"
+    )
+
+
+def beside_model(of: Evidence, bucket: Bucket) -> str:
+    """What may run beside the model's step."""
+    perhaps = ", or recompute in a backward that torch.compile made" * of.matrix.counted.compiled
+    return (
+        f"{of.share_of(bucket)} of the time at the peak: FLOPs beyond the model's, which repeat "
+        f"nothing that the trace shows (an evaluation, a teacher, metrics{perhaps}): put an "
+        "evaluation in meter.pause, and run the rest less often, smaller or in a lower precision"
+    )
 
 
 def low_rate_dtype(of: Evidence, bucket: Bucket) -> str:
@@ -254,7 +272,7 @@ def low_rate_dtype(of: Evidence, bucket: Bucket) -> str:
     times_slower = reference.flops_per_s / rates.of(dtype)
     advice = (
         'let fp32 run as TF32 (torch.set_float32_matmul_precision("high")) or autocast it'
-        if dtype == "fp32"
+        if dtype == "fp32" and may_have_tf32(of.trace.device_name)
         else f"autocast it to {reference.dtype}"
     )
     top = of.matrix.top_work.get(LOW_RATE)
@@ -290,7 +308,7 @@ def whole(of: Evidence, bucket: Bucket) -> str:
         )
     counted = of.matrix.counted
     known_ns = int(counted.time_ns[counted.known].sum())
-    flops = of.breakdown.hardware_flops
+    flops = sum(one.work.executed for one in counted.ops if one.step >= 0)
     if not flops or not known_ns:
         why = counted.why_unknown
         reason = max(why, key=lambda text: why[text], default="")

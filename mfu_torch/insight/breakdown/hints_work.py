@@ -7,25 +7,51 @@ from collections import Counter
 
 import numpy as np
 
-from mfu_torch.insight.breakdown.codes import COMMUNICATION
-from mfu_torch.insight.breakdown.evidence import Evidence, listed, mean_us, times
+from mfu_torch.insight.breakdown.evidence import Evidence, listed
 from mfu_torch.insight.breakdown.intervals import covered
 from mfu_torch.insight.trace.events import Ints
 from mfu_torch.records.breakdown import Bucket
-from mfu_torch.units import bytes_, percent
+from mfu_torch.units import percent
 
 _FAMILIES = 3
 _FUSED_SHARE = 0.3
 """Share of a bucket from which an op family decides the advice."""
 
+_RUNS_HOOKS = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::AccumulateGrad$")
+_LEAST_HOOK_NS = 20_000  # autograd itself needs some microseconds for a node
 _COPIES = re.compile(r"(^|_)(copy|contiguous|clone|to|cat|stack|transpose|permute)(_|$)")
 _OPTIMIZER = re.compile(r"_foreach|(?<!_fused_)adam|addcdiv|addcmul|lerp")
 _FUSED = re.compile(r"fused|multi_tensor|triton", re.IGNORECASE)
 _NORM = re.compile(r"(layer|batch|group|instance|rms)_?norm", re.IGNORECASE)  # not of gradients
 _SOFTMAX = re.compile("softmax")
+_RANDOM = re.compile(r"^(uniform|normal|random|bernoulli|rand\w*|trunc_normal)_?$")
 _ELEMENTWISE = re.compile(
     r"^(add|sub|mul|div|pow|neg|exp|sqrt|rsqrt|tanh|sigmoid|relu|gelu|silu|clamp\w*|where|dropout"
     r"|native_dropout|threshold\w*|masked_fill|\w+_backward|_foreach_\w+)_?$"
+)
+
+_MOST = 0.5
+_FAMILY_ADVICE = (
+    (_OPTIMIZER, "much of it is an optimizer's arithmetic: try fused=True"),
+    (
+        _COPIES,
+        "much of it only moves data (casts, contiguous(), layouts): avoid the copies, or let "
+        "torch.compile fuse them",
+    ),
+    (
+        _SOFTMAX,
+        "much of it is softmax: scaled_dot_product_attention never writes the scores to memory",
+    ),
+    (
+        _NORM,
+        "much of it is normalisation: torch.compile, a fused norm, or channels_last for images",
+    ),
+    (
+        _RANDOM,
+        "much of it makes random numbers: weights that are initialised or inputs that are made "
+        "inside what was recorded; record the steps alone",
+    ),
+    (_ELEMENTWISE, "elementwise ops go through memory one by one: torch.compile fuses neighbours"),
 )
 
 
@@ -43,11 +69,32 @@ def other_compute(of: Evidence, bucket: Bucket) -> str:
     shown = listed(f"{name} {of.share(ns)}" for name, ns in by_op.most_common(_FAMILIES) if ns)
     noun = "op" if of.labels.of_ops else "kernel"
     what = (
-        f"{of.share_of(bucket)} of the time, in {times(len(entries), noun)} of "
-        f"{mean_us(time_ns.sum(), len(entries))} on average: {shown}"
+        f"{of.share_of(bucket)} of the time, in "
+        f"{of.each_of(len(entries), noun, time_ns.sum())}: {shown}"
     )
-    advice = _optimizer(of, entries, time_ns) or _advice(by_op, bucket.time_ns)
+    advice = (
+        _in_autograd(of, entries, time_ns)
+        or _optimizer(of, entries, time_ns)
+        or _advice(by_op, bucket.time_ns)
+    )
     return f"{what}; {advice}" if advice else what
+
+
+def _in_autograd(of: Evidence, entries: Ints, time_ns: Ints) -> str:
+    """How much of it passes in nodes of autograd, but in no op: there hooks run."""
+    if not of.labels.of_ops:
+        return ""
+    is_node = np.array([bool(_RUNS_HOOKS.search(name)) for name in of.trace.names], bool)
+    mine = is_node[of.trace.ops.name[entries]]
+    held_ns = time_ns[mine]
+    if held_ns.sum() <= _FUSED_SHARE * time_ns.sum() or held_ns.mean() < _LEAST_HOOK_NS:
+        return ""
+    return (
+        f"{percent(held_ns.sum() / time_ns.sum())} of it passes in autograd outside of ops "
+        f"({of.each_of(len(held_ns), 'node', held_ns.sum())}): hooks on gradients (register_hook, "
+        "register_post_accumulate_grad_hook), or DDP's reducer; make them faster, or call them "
+        "less often"
+    )
 
 
 def _optimizer(of: Evidence, entries: Ints, time_ns: Ints) -> str:
@@ -71,79 +118,13 @@ def _advice(by_op: Counter[str], time_ns: int) -> str:
     # Kernels that torch.compile made are named after all ops in them: nothing is left to fuse.
     ops = [(name.rpartition("::")[2], ns) for name, ns in by_op.items() if "triton_" not in name]
 
-    def share(names: re.Pattern[str]) -> float:
-        return sum(ns for name, ns in ops if names.search(name)) / time_ns
-
-    if share(_OPTIMIZER) > _FUSED_SHARE:
-        return "much of it is an optimizer's arithmetic: try fused=True"
-    if share(_COPIES) > _FUSED_SHARE:
-        return (
-            "much of it only moves data (casts, contiguous(), layouts): avoid the copies, or let "
-            "torch.compile fuse them"
-        )
-    if share(_SOFTMAX) > _FUSED_SHARE:
-        return (
-            "much of it is softmax: scaled_dot_product_attention never writes the scores to memory"
-        )
-    if share(_NORM) > _FUSED_SHARE:
-        return (
-            "much of it is normalisation: torch.compile, a fused norm, or channels_last for images"
-        )
-    if share(_ELEMENTWISE) > _FUSED_SHARE:
-        return "elementwise ops go through memory one by one: torch.compile fuses neighbours"
+    first = max(by_op, key=lambda name: by_op[name]).rpartition("::")[2]
+    for names, advice in _FAMILY_ADVICE:
+        share = sum(ns for name, ns in ops if names.search(name)) / time_ns
+        # What is neither most of it nor has its largest op is not what to look at.
+        if share > _FUSED_SHARE and (share > _MOST or names.search(first)):
+            return advice
     return ""
-
-
-def exposed_communication(of: Evidence, bucket: Bucket) -> str:
-    """How much is hidden, which collective, and how large it is."""
-    total, hidden = of.breakdown.communication_ns, of.breakdown.overlapped_ns
-    entries, time_ns = of.entries(bucket.name)
-    if not len(entries) or not total:
-        return ""
-    first = int(entries[np.argmax(time_ns)])
-    spans = of.spans
-    low, high = of.labels.edges.bounds_ns[0], of.labels.edges.bounds_ns[-1]
-    inside = (spans.start_ns < high) & (spans.end_ns > low)
-    count = int(np.count_nonzero(inside & _collectives(of)))
-    sizes = [
-        int(size)
-        for entry in entries.tolist()
-        if isinstance(size := of.trace.collectives.get(entry, {}).get("bytes"), int)
-    ]
-    size = f" of {bytes_(float(np.mean(sizes)))} each" if sizes else ""
-    what = (
-        f"{of.share_of(bucket)} of the time only communication runs "
-        f"({percent(hidden / total)} of {times(count, 'collective')}{size} is hidden behind "
-        f"compute; most in {of.name(spans.name[first])})"
-    )
-    if 2 * time_ns[_between_two(of, entries)].sum() > time_ns.sum():
-        return (
-            f"{what}: it is sends and receives; in a pipeline, more micro-batches or interleaved "
-            "stages make its bubble smaller, and even stages; give the traces of all ranks to see "
-            "how large it is"
-        )
-    return (
-        f"{what}: start collectives earlier, in buckets of another size (DDP bucket_cap_mb, FSDP "
-        "prefetching), or synchronise less often (no_sync); give the traces of all ranks to see "
-        "how much of it is waiting for peers"
-    )
-
-
-def _between_two(of: Evidence, entries: Ints) -> np.ndarray:
-    """Which of them are sends and receives."""
-    names = [of.trace.collectives.get(one, {}).get("collective") for one in entries.tolist()]
-    return np.array([name in ("send", "recv") for name in names], bool)
-
-
-def _collectives(of: Evidence) -> np.ndarray:
-    """Which kernels are collectives; of ops that enclose each other, the outermost."""
-    found: np.ndarray = np.equal(of.labels.work_class, COMMUNICATION)
-    if not of.labels.of_ops:
-        return found
-    parent = of.trace.ops.parent
-    inner = (parent >= 0) & found[parent]
-    outermost: np.ndarray = found & ~inner
-    return outermost
 
 
 def exposed_memcpy(of: Evidence, bucket: Bucket) -> str:
@@ -157,7 +138,7 @@ def exposed_memcpy(of: Evidence, bucket: Bucket) -> str:
     name, ns = by_name.most_common(1)[0]
     what = (
         f"{of.share_of(bucket)} of the time only copies run, most of it {name} "
-        f"({of.share(ns)}, {times(len(entries), 'copy').replace('copys', 'copies')} in all)"
+        f"({of.share(ns)}; {of.each(len(entries), 'copy')})"
     )
     return f"{what}; {_copy_advice(name)}"
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from mfu_torch.insight.breakdown.codes import COMMUNICATION, DATA_WAIT, IDLE, UNKNOWN
 from mfu_torch.insight.breakdown.edges import Edges
-from mfu_torch.insight.breakdown.intervals import ascending, between, covered
+from mfu_torch.insight.breakdown.host_collectives import host_collectives
+from mfu_torch.insight.breakdown.intervals import ascending, between, covered, covering
 from mfu_torch.insight.breakdown.labels import Labels
 from mfu_torch.insight.trace.climbing import first_open
 from mfu_torch.insight.trace.events import Ints, Trace
@@ -15,6 +16,10 @@ MAIN_THREAD = (
     "the time is that of the main thread, by its operators; idle/unknown is time without one "
     "(Python, or waiting for other threads)"
 )
+COLLECTIVES_MEAN = (
+    "collectives that the host runs (gloo) have threads of their own: while one of them runs and "
+    "the main thread runs no operator, the time is exposed communication"
+)
 IDLE_MEANS = f"there is no device in this trace: {MAIN_THREAD}"
 
 
@@ -22,6 +27,8 @@ def label_ops(trace: Trace, edges: Edges, op_class: Ints) -> Labels:
     """Labels by the innermost op of the main thread.
 
     While the loop waits for its loader it is data wait, also where the loader runs ops itself.
+    While the main thread runs no op, and another one a collective, it is communication: its work
+    is the op that asked for it.
 
     Args:
         trace: It.
@@ -32,16 +39,24 @@ def label_ops(trace: Trace, edges: Edges, op_class: Ints) -> Labels:
     mine = np.flatnonzero(trace.ops.thread == main)
     waits = trace.data_waits.thread == main
     wait_start, wait_end = trace.data_waits.start_ns[waits], trace.data_waits.end_ns[waits]
+    sent = host_collectives(trace)
     moments = np.concatenate(
-        [trace.ops.start_ns[mine], trace.ops.end_ns[mine], wait_start, wait_end]
+        [
+            *(trace.ops.start_ns[mine], trace.ops.end_ns[mine], wait_start, wait_end),
+            *(sent.start_ns, sent.end_ns),
+        ]
     )
     inside = between(moments, edges.bounds_ns[0], edges.bounds_ns[-1])
     bounds = ascending(edges.bounds_ns, inside)
     begins = bounds[:-1]
     op = _innermost(trace, mine, begins)
     waiting = covered(wait_start, wait_end, begins)
-    idle = waiting | (op < 0)
+    call = covering(sent.start_ns, sent.end_ns, begins)
+    sending = (call >= 0) & (op < 0) & ~waiting
+    op = np.where(sending, np.append(sent.op, -1)[call], op)
+    idle = waiting | ((op < 0) & ~sending)
     time_class = np.where(idle, IDLE, np.append(op_class, IDLE)[op])
+    time_class[sending] = COMMUNICATION
     return Labels(
         edges=edges,
         bounds_ns=bounds,
@@ -49,7 +64,7 @@ def label_ops(trace: Trace, edges: Edges, op_class: Ints) -> Labels:
         cause=np.select([waiting, idle], [DATA_WAIT, UNKNOWN], -1),
         step=np.searchsorted(edges.bounds_ns, begins, side="right") - 1,
         work=np.where(idle, -1, op),
-        communicates=time_class == COMMUNICATION,
+        communicates=(time_class == COMMUNICATION) | (call >= 0),
         work_class=op_class,
         of_ops=True,
     )

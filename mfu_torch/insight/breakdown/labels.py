@@ -17,6 +17,7 @@ from mfu_torch.insight.breakdown.codes import (
     GEMM,
     IDLE,
     OTHER,
+    UNKNOWN,
 )
 from mfu_torch.insight.breakdown.edges import Edges
 from mfu_torch.insight.breakdown.idle import causes, gaps_of, host_of
@@ -106,6 +107,8 @@ def label(trace: Trace, edges: Edges, work_class: Ints) -> Labels:
     cause = np.full(len(begins), -1, np.int64)
     idle = time_class == IDLE
     cause[idle], top[idle] = causes(begins[idle], gaps, host)
+    if trace.kept is not None:  # what ran in a gap may be left out, and so may what the host did
+        cause[idle] = UNKNOWN
     return Labels(
         edges=edges,
         bounds_ns=bounds,

@@ -86,10 +86,10 @@ def differs(
     model: Mapping[str | None, list[int]],
     recompute: Mapping[str | None, list[int]],
 ) -> tuple[str, ...]:
-    """Where given model FLOPs and what the trace alone takes for them disagree."""
+    """Where the trace shows fewer model FLOPs than are given: what is beyond them has a bucket."""
     seen = sum(map(sum, model.values())) / max(steps, 1)
     again = sum(map(sum, recompute.values())) / max(steps, 1)
-    if not seen or abs(seen / given - 1) <= _SAME:
+    if not seen or seen / given - 1 >= -_SAME:
         return ()
     return (
         f"the model FLOPs that were given are {scaled(given, 'FLOP', 4)} a step; the trace shows "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mfu_torch.insight.breakdown.collectives import STREAM, NotOneJob, RankTrace
+from mfu_torch.insight.breakdown.collectives import HOST, STREAM, NotOneJob, RankTrace
 from mfu_torch.records.breakdown import Breakdown
 
 _NAMED = 6  # ranks in a sentence
@@ -74,9 +74,11 @@ def notes_on(ranks: Sequence[RankTrace], world: int | None) -> Iterator[str]:
     yield from _unequal_steps([one.breakdown for one in ranks])
     calls = [call for one in ranks for call in one.calls]
     if not calls:
+        yield "no collectives are in these traces: who waits for whom is not known"
+    if any(call.group == HOST for call in calls):
         yield (
-            "no kernels of collectives are in these traces: who waits for whom is not known (those "
-            "of gloo run on the CPU)"
+            "the trace does not say of which process group a collective of the host is: they are "
+            "matched by their order among those of their kind"
         )
     if any(call.group.startswith(STREAM) for call in calls):
         yield (
@@ -124,6 +126,6 @@ def unmatched_note(calls: int, told: int) -> Iterator[str]:
     """
     if told < calls:
         yield (
-            f"{calls - told:,} of {calls:,} kernels of collectives have no counterpart on another "
+            f"{calls - told:,} of {calls:,} collectives have no counterpart on another "
             "given rank; their time is not split into transfer and waiting"
         )

@@ -72,3 +72,26 @@ def rule_of_op(name: str) -> OpRule:
 
 def _first(rules: tuple[tuple[int, re.Pattern[str]], ...], name: str) -> int | None:
     return next((code for code, pattern in rules if pattern.search(name)), None)
+
+
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    "send": "send",
+    "recv": "recv",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+}
+"""Part of a name, in lower case without ``_`` -> the collective; the first that is found."""
+
+
+def collective_name(text: str) -> str | None:
+    """``"ncclDevKernel_AllReduce_Sum_bf16(...)"`` -> ``"all_reduce"``; ``None``: it names none."""
+    plain = text.partition("(")[0].partition("<")[0].lower().replace("_", "")
+    return next((name for part, name in _COLLECTIVES.items() if part in plain), None)

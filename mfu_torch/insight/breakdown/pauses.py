@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from mfu_torch.insight.breakdown.evidence import Evidence, mean_us, times
+from mfu_torch.insight.breakdown.evidence import Evidence, readable
 from mfu_torch.insight.breakdown.host_labels import main_thread
 from mfu_torch.insight.breakdown.intervals import covered_ns
 from mfu_torch.insight.trace.events import Ints, Spans
+from mfu_torch.insight.trace.recording import STACKS
 from mfu_torch.units import percent
 
 LONG_GAP_NS = 1_000_000
@@ -31,7 +32,8 @@ _NAMES_LOOKED_AT = 20
 _MOSTLY = 0.5
 _FIRST_STEP = 0.9
 _ALIKE = 0.9
-_NODE = "autograd::engine::evaluate_function: "
+_HOOKED = "AccumulateGrad"
+_SEVERAL = 2  # pauses; fewer may be the first call of a kernel
 
 _FIRST_CALL = (
     "(a first call loads kernels, chooses an algorithm or compiles): record after some warm-up "
@@ -133,13 +135,13 @@ class Pauses:
         trace, op = self.of.trace, int(self.outer[at])
         if op < 0:
             return self.of.name(int(trace.work.name[self.ender[at]]))
-        return trace.names[int(trace.ops.name[op])].removeprefix(_NODE)[:64]
+        return readable(trace.names[int(trace.ops.name[op])])[:64]
 
 
 def sentence(pauses: Pauses) -> str:
     """How many they are, what the host does in them, and what to try."""
     total, count = pauses.time_ns, pauses.count
-    what = f"most of it in {times(count, 'pause')} of {mean_us(total, count)}"
+    what = f"most of it in {pauses.of.each_of(count, 'pause', total)}"
     if pauses.held_ns.sum() > _MOSTLY * total:
         return f"{what}, in which the host is inside {_held(pauses)}"
     if annotated := _annotated(pauses):
@@ -154,8 +156,18 @@ def sentence(pauses: Pauses) -> str:
     it = "it" if count == 1 else "the longest"
     return (
         f"{what}: the host does other work between ops (a loader that has no mark in the trace, "
-        f"logging, a hook, other Python); {it} ends with {pauses.work_name(longest)}; a "
-        "trace with with_stack=True shows the Python code"
+        f"logging, a hook, other Python); {it} ends with {pauses.work_name(longest)}; "
+        f"{where(pauses.of)}"
+    )
+
+
+def where(of: Evidence) -> str:
+    """How to learn what the Python code is. Stacks slow it, so they come last, and only once."""
+    if STACKS in of.trace.recorded_with:
+        return "the stacks in the trace show where, in a viewer such as ui.perfetto.dev"
+    return (
+        'record_function("...") around parts of the loop names them here (a second trace, '
+        "with_stack=True, shows the Python code in a viewer, and is slower)"
     )
 
 
@@ -174,6 +186,12 @@ def _held(pauses: Pauses) -> str:
     by_step = np.bincount(labels.step[pauses.segment], held, steps)
     if steps > 1 and by_step[0] > _FIRST_STEP * by_step.sum():
         return f"{text}, hardly ever after the first step {_FIRST_CALL}"
+    if name == _HOOKED and pauses.count > _SEVERAL:
+        return (
+            f"{text}, which is to add up gradients only: hooks on them "
+            "(register_post_accumulate_grad_hook), or DDP's reducer; make them faster, or call "
+            "them less often"
+        )
     if steps > 1 and np.count_nonzero(by_step) == steps:
         return (
             f"{text}, in every step: it compiles or chooses an algorithm anew (do shapes change?), "
@@ -193,7 +211,7 @@ def _computing(pauses: Pauses) -> str:
         low, high = int(pauses.begin_ns[at]), int(pauses.end_ns[at])
         overlap = np.minimum(end, high) - np.maximum(start, low)
         longest = int(np.argmax(overlap))  # the first of equal ones encloses the others
-        name = names[int(ops.name[mine[longest]])].removeprefix(_NODE)
+        name = readable(names[int(ops.name[mine[longest]])])
         by_op[name[:64]] += int(overlap[longest])
     return by_op.most_common(1)[0][0]
 

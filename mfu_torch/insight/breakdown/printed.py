@@ -33,7 +33,12 @@ def shortened(printed: str, share: float) -> str:
 
 
 def hint_beside(found: Breakdown, name: str, hint: str) -> str:
-    """The hint of a bucket with the share that a table with two decimals rounds to."""
+    """The hint of a bucket with the share that a table with two decimals rounds to.
+
+    What is in no table keeps its own.
+    """
+    if all(one.name != name for one in found.buckets):
+        return hint
     return _SHARE.sub(f"{short_share(found, name)} of the time", hint)
 
 

@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mfu_torch.insight.breakdown.collectives import (
-    NotOneJob,
-    RankTrace,
-    rank_trace,
-    transfers,
-)
+from mfu_torch.insight.breakdown.collectives import NotOneJob, RankTrace, transfers
+from mfu_torch.insight.breakdown.intervals import covered_ns
 from mfu_torch.insight.breakdown.job_roofline import JobRoofline, joined
 from mfu_torch.insight.breakdown.late import Group, Late, late
 from mfu_torch.insight.breakdown.one_job import check, notes_on, unmatched_note
@@ -26,6 +22,7 @@ from mfu_torch.insight.breakdown.pipeline import (
     pipeline_of,
     stage_waits,
 )
+from mfu_torch.insight.breakdown.rank_calls import rank_trace
 from mfu_torch.insight.breakdown.totals import total
 from mfu_torch.records import Record
 from mfu_torch.records.breakdown import Breakdown
@@ -70,8 +67,8 @@ class RankWait(Record, frozen=True, kw_only=True):
 
     Attributes:
         rank: Of the job.
-        waited_ns: Sum over matched collectives: its duration less the shortest one; of sends and
-            receives, what is part of the bubble.
+        waited_ns: Of each matched collective, its duration less the shortest one, where several
+            wait side by side once; of sends and receives, what is part of the bubble.
         exposed_ns: Of the exposed communication, waiting.
         matched: Its kernels of collectives whose waiting is known; with none, 0 ns say nothing.
     """
@@ -218,16 +215,27 @@ def _exchanges(ranks: Sequence[RankTrace], splits: Sequence[_Split]) -> tuple[Ex
 
 
 def _wait(one: RankTrace, known: dict[int, int], split: _Split) -> RankWait:
-    waited = sum(
-        # A send or receive may be posted early, beside compute, and wait for nobody's loss.
+    # A send or receive may be posted early, beside compute, and wait for nobody's loss.
+    bubble = sum(
         int(split.waiting_ns[index] + one.idle_ns[index])
+        for index in known
         if one.calls[index].is_point_to_point
-        else one.calls[index].duration_ns - transfer
-        for index, transfer in known.items()
     )
+    spans = [
+        (call.begin_ns, call.begin_ns + call.duration_ns - transfer)
+        for call, transfer in ((one.calls[index], ns) for index, ns in known.items())
+        if not call.is_point_to_point
+    ]
+    waited = bubble + _length_of_union(spans)
     assert one.rank is not None  # checked
     exposed = int(split.waiting_ns.sum())
     return RankWait(rank=one.rank, matched=len(known), waited_ns=waited, exposed_ns=exposed)
+
+
+def _length_of_union(spans: Sequence[tuple[int, int]]) -> int:
+    begin, end = np.array(sorted(spans), np.int64).reshape(-1, 2).T
+    last = np.array([np.iinfo(np.int64).max])
+    return int(covered_ns(begin, end, last)[0])
 
 
 def _groups(

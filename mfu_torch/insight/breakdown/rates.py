@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mfu_torch.peak.names import canonical_dtype
-from mfu_torch.peak.rows import find_rows
+from mfu_torch.peak.rows import find_rows, handle, rows_named, similar_names
 from mfu_torch.peak.table import peak_for
 from mfu_torch.records import Device, Peak, UnknownPeak
 from mfu_torch.units import parse_flops_per_s
 
-NO_DEVICE = "the trace names no device, and a CPU has no documented peak (--peak gives one)"
+NO_DEVICE = (
+    "the trace names no device, and a CPU has no documented peak (--peak gives one; of a GPU, "
+    "--device with a name of mfu-torch peak --list)"
+)
 NO_FLOPS = "matrix time stays one bucket: it has no known FLOPs, so no dtype (--dtype gives one)"
 
 _MORE = re.compile(r", and a similar|; nor can|\. (?:Supply|Contractions)")
 _TABLE = re.compile(r"the table of \d+ devices does not")
+_MODEL = re.compile(r"\b[a-z]{0,3}\d{2,4}[a-z]{0,2}\b")
+_LOOKED_AT = 20
+_NEAREST = 4
 _BEFORE_AMPERE = re.compile(r"\b([VPK]100|[PKM][48]0|T4|GTX|TITAN V)\b")
 
 
@@ -73,7 +79,7 @@ def rates(
         try:
             base = peak_for(known, reference)
         except UnknownPeak as error:
-            return f"{_reason(error)} (--peak gives one)"
+            return f"{_reason(error)} ({_advice(known)})"
     others, notes = {}, []
     for name in seen:
         if name == base.dtype:
@@ -93,6 +99,26 @@ def _reason(error: UnknownPeak) -> str:
     """Why there is no peak, without what was tried besides, and what a Meter would advise."""
     first = _MORE.split(str(error), maxsplit=1)[0]
     return _TABLE.sub("the table of devices does not", first)
+
+
+def _advice(device: Device) -> str:
+    """How to say the device, or its peak: the table may have it, or one like it, by another name.
+
+    Which of these it is, if any, is for whoever knows the machine: nothing is taken for another.
+    """
+    if find_rows(device):
+        return "--device takes one of them, --peak gives the figure"
+    near = nearest(device.name)
+    alike = f"; alike by name: {', '.join(near)}" if near else ""
+    return f"--peak gives one; mfu-torch peak --list has the names for --device{alike}"
+
+
+def nearest(name: str) -> tuple[str, ...]:
+    """Short names of devices of the same model: ``Tesla V100-DGXS-32GB`` -> ``v100-sxm2``, ..."""
+    models = set(_MODEL.findall(name.casefold()))
+    rows = [row for one in similar_names(name, _LOOKED_AT) for row in rows_named(one)]
+    short = dict.fromkeys(handle(row) for row in rows)
+    return tuple(one for one in short if models & set(_MODEL.findall(one)[:1]))[:_NEAREST]
 
 
 def may_have_tf32(device: str | None) -> bool:

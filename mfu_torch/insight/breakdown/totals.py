@@ -48,6 +48,24 @@ def total(ranks: Sequence[Breakdown]) -> Breakdown:
         ),
         warnings=(*differ, *_said(ranks, "warnings")),
         notes=_said(ranks, "notes"),
+        precision=_precision(ranks),
+    )
+
+
+def _precision(ranks: Sequence[Breakdown]) -> Bucket | None:
+    found = [(one, one.precision) for one in ranks if one.precision is not None]
+    per_step = [
+        ns
+        for one in ranks
+        for ns in (one.precision.per_step_ns if one.precision else (0,) * len(one.step_ns))
+    ]
+    if not found:
+        return None
+    return Bucket(
+        name=found[0][1].name,
+        time_ns=sum(b.time_ns for _, b in found),
+        per_step_ns=tuple(per_step),
+        hint=hint_of(found, len(ranks)),
     )
 
 

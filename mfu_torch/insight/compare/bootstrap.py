@@ -11,6 +11,8 @@ Sources:
     Kendall 1954, "Note on bias in the estimation of autocorrelation".
     Welch 1947: the degrees of freedom of a difference.
     Bloom 1995, "Minimum detectable effects".
+    Müller 2004, "A theory of robust long-run variance estimation"; Lazarus, Lewis, Stock & Watson
+        2018, "HAR inference": where steps stay alike for longer than blocks can be.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfu_torch.insight.compare.blocks import Floats, block_length, widening
+from mfu_torch.insight.compare.blocks import WAVES, Floats, block_length, widening
 from mfu_torch.insight.text import plural
 
 LEVEL = 0.95
@@ -65,15 +67,20 @@ class Resampled(NamedTuple):
         blocks: How many independent blocks the run is made of.
         block: Steps in each.
         wider: Factor of the standard error of each ratio, by its two columns.
+        drifts: Steps stay alike for longer than a block, which is a fifth of the run: how far they
+            may be off is read from the run's slowest waves.
     """
 
     sums: Floats
     blocks: float
     block: int
     wider: Mapping[tuple[int, int], float]
+    drifts: bool = False
 
     def independent(self, ratio: tuple[int, int]) -> float:
         """How many values the standard error of a ratio is known from: fewer if it is widened."""
+        if self.drifts:
+            return WAVES + 1
         return max(self.blocks / self.wider.get(ratio, 1.0), _FEWEST_INDEPENDENT)
 
 
@@ -101,14 +108,12 @@ def resample(
         pieces = pieces[:-1]  # the last one is shorter than the others
     influence = {ratio: _influence(pieces, *ratio) for ratio in ratios}
     block = max(map(block_length, influence.values()), default=1)
-    blocks = len(pieces) / block
-    if blocks < FEWEST_BLOCKS:
-        return (
-            f"about {block * size} steps in a row depend on each other, and {steps} steady steps "
-            "are too few of these for an interval"
-        )
-    wider = {ratio: widening(series, block) for ratio, series in influence.items()}
-    return Resampled(_draw(pieces, block, seed, replicates), blocks, block * size, wider)
+    drifts = len(pieces) / block < FEWEST_BLOCKS
+    if drifts:
+        block = int(len(pieces) // FEWEST_BLOCKS)
+    wider = {ratio: widening(each, block, drifts=drifts) for ratio, each in influence.items()}
+    sums = _draw(pieces, block, seed, replicates)
+    return Resampled(sums, len(pieces) / block, block * size, wider, drifts)
 
 
 def _influence(pieces: Floats, of: int, over: int) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -9,12 +10,13 @@ import msgspec
 from mfu_torch.insight.compare.bootstrap import LEVEL, REPLICATES, SEED
 from mfu_torch.insight.compare.changes import Drawn, changes, draw
 from mfu_torch.insight.compare.facet import Facet
-from mfu_torch.insight.compare.record import Comparison, Difference, Side
+from mfu_torch.insight.compare.record import Comparison, Difference, PartChange, Side
 from mfu_torch.insight.compare.terms import term_differences, time_differences
 from mfu_torch.insight.compare.verdict import verdict
 from mfu_torch.insight.compare.work import batch_differences, work_differences
 from mfu_torch.insight.report import status
 from mfu_torch.records import Attention, Run
+from mfu_torch.step_parts import PARTS, SplitSteps
 
 
 def compare(
@@ -54,7 +56,7 @@ def compare(
     forbidden = {group for each in differences for group in each.forbids}
     return Comparison(
         comparable=not forbidden & {"MFU", "throughput"},
-        verdict=verdict(differences, found),
+        verdict=verdict(differences, found, max(len(a.steady), len(b.steady))),
         a=_side(a, names[0], drawn[0]),
         b=_side(b, names[1], drawn[1]),
         attention=_common(a, b),
@@ -63,7 +65,26 @@ def compare(
         level=LEVEL,
         replicates=replicates,
         seed=seed,
+        parts=tuple(_parts(a, b)),
     )
+
+
+def _parts(a: Facet, b: Facet) -> Iterator[PartChange]:
+    """Of a mean step, those that one of the two has; nothing unless both are split."""
+    one, other = a.figures.split, b.figures.split
+    if one is None or other is None:
+        return
+    for part in PARTS:
+        times = [_each_s(found, part) for found in (one, other)]
+        if any(times):
+            yield PartChange(part=part, a_s=times[0], b_s=times[1])
+    yield PartChange(part="total", a_s=one.time_s / one.steps, b_s=other.time_s / other.steps)
+
+
+def _each_s(found: SplitSteps, part: str) -> float | None:
+    """Seconds of a mean step, without what is left of a difference of floats."""
+    part_s = found.parts_s.get(part)
+    return None if part_s is None else round(part_s / found.steps, 12)
 
 
 def _under(run: Run, attention: Attention | None) -> Run:
@@ -100,4 +121,5 @@ def _side(facet: Facet, name: str, drawn: Drawn) -> Side:
         steps=len(facet.steady),
         block=None if isinstance(sums, str) else sums.block,
         no_interval=sums if isinstance(sums, str) else "",
+        drifts=not isinstance(sums, str) and sums.drifts,
     )

@@ -24,6 +24,7 @@ class Side(Record, frozen=True, kw_only=True):
         steps: Steady steps.
         block: Consecutive steps that are drawn together; ``None`` where nothing is drawn.
         no_interval: Then, why.
+        drifts: The steps stay alike for longer than a block, so the interval is from few numbers.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Side(Record, frozen=True, kw_only=True):
     steps: int
     block: int | None = None
     no_interval: str = ""
+    drifts: bool = False
 
 
 class Difference(Record, frozen=True, kw_only=True):
@@ -82,6 +84,19 @@ class Change(Record, frozen=True, kw_only=True):
     no_interval: str = ""
 
 
+class PartChange(Record, frozen=True, kw_only=True):
+    """A part of a step in both runs.
+
+    Attributes:
+        part: One of :data:`mfu_torch.step_parts.PARTS`, or ``total``.
+        a_s, b_s: Seconds of a mean step; ``None`` where it was not told apart.
+    """
+
+    part: str
+    a_s: float | None
+    b_s: float | None
+
+
 class Comparison(Record, frozen=True, kw_only=True):
     """Whether two runs can be compared, and what became of each figure from A to B.
 
@@ -92,6 +107,8 @@ class Comparison(Record, frozen=True, kw_only=True):
         attention: The convention that MFU and HFU of both are under; ``None`` if each has its own.
         differences: Those that forbid most first, remarks last.
         changes: One for each figure that one of the runs has.
+        parts: Where the time of a step went, if both runs have split their steps; the time of the
+            steps that were split, so the total can differ a little from the step time.
         level: Of the intervals.
         replicates, seed: Of their bootstrap.
     """
@@ -106,6 +123,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     level: float
     replicates: int
     seed: int
+    parts: tuple[PartChange, ...] = ()
 
     def forbidden(self, group: Group) -> tuple[str, ...]:
         """The aspects that forbid to compare something."""

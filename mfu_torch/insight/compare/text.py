@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from mfu_torch.insight.compare.record import EVERYTHING, Change, Comparison, Difference, Side
 from mfu_torch.insight.compare.verdict import signed, unsigned
+from mfu_torch.insight.parts_block import NAMES, TITLE
 from mfu_torch.insight.text import COLUMNS, field, plural, wrap
 from mfu_torch.records.losses import printable
 from mfu_torch.units import bytes_, percent, scaled, seconds
@@ -27,6 +28,7 @@ def render_comparison(found: Comparison) -> str:
         wrap(printable(found.verdict), rest=""),
         [_side(letter, side) for letter, side in (("A", found.a), ("B", found.b))],
         _changes(found),
+        _parts(found),
         _differences(found),
         _how(found),
     )
@@ -56,6 +58,28 @@ def _changes(found: Comparison) -> Iterator[str]:
             reasons.setdefault(change.no_interval, []).append(change.name)
     for reason, names in reasons.items():
         yield from wrap(printable(f"{', '.join(names)}: {reason}"), "  ", "    ")
+
+
+def _parts(found: Comparison) -> Iterator[str]:
+    """Where a step's time went in both runs."""
+    if not found.parts:
+        return
+    yield _part_row(TITLE, "A", "B", "change")
+    for each in found.parts:
+        times = ["-" if part_s is None else seconds(part_s) for part_s in (each.a_s, each.b_s)]
+        change = ""
+        if each.a_s is not None and each.b_s is not None:
+            change = _signed_s(round(each.b_s - each.a_s, 12))
+        yield _part_row(f"  {NAMES.get(each.part, each.part)}", *times, change)
+
+
+def _part_row(name: str, *cells: str) -> str:
+    return f"{name:<34}{''.join(f'{cell:>15}' for cell in cells)}".rstrip()
+
+
+def _signed_s(change_s: float) -> str:
+    sign = "+" if change_s > 0 else "-" if change_s < 0 else ""
+    return f"{sign}{seconds(abs(change_s))}"
 
 
 def _sure(change: Change) -> tuple[str, str]:
@@ -109,12 +133,24 @@ def _difference(each: Difference) -> Iterator[str]:
 def _how(found: Comparison) -> Iterator[str]:
     if all(change.low is None for change in found.changes):
         return
+    blocks = [
+        f"{side.block} ({letter})"
+        for letter, side in (("A", found.a), ("B", found.b))
+        if side.block
+    ]
+    of = f" in blocks of {' and '.join(blocks)}" if blocks else ""
     yield from wrap(
-        "Intervals: bootstrap over the steady steps in blocks of "
-        f"{found.a.block} (A) and {found.b.block} (B), {found.replicates} draws, seed "
+        f"Intervals: bootstrap over the steady steps{of}, {found.replicates} draws, seed "
         f"{found.seed}. In brackets: the change that 4 of 5 such pairs of runs would have shown.",
         rest="",
     )
+    drift = [letter for letter, side in (("A", found.a), ("B", found.b)) if side.drifts]
+    if drift:
+        yield from wrap(
+            f"The steps of {' and '.join(drift)} drift for longer than a fifth of the run, so the "
+            "intervals are wide: they rest on three numbers, its slowest waves.",
+            rest="",
+        )
     yield from wrap(
         "They know these two runs alone: the same code started twice can differ by more, so repeat "
         "both before a small change is believed.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mfu_torch.insight.html.markup import Child, Markup, element
@@ -30,6 +31,31 @@ class Bar(NamedTuple):
 def bars(rows: list[Bar]) -> Markup:
     """The rows, below each other; a bar that would leave its row is cut at the border."""
     return element("div", [_row(row) for row in rows], class_="rows")
+
+
+def key(kinds: Iterable[tuple[str, str]]) -> Markup:
+    """What the colours of bars mean.
+
+    Args:
+        kinds: Class of a colour, and its meaning.
+    """
+    return element(
+        "ul",
+        [
+            element(
+                "li",
+                element(
+                    "svg",
+                    element("rect", class_=kind, x=0, y=0, width=18, height=10),
+                    viewBox="0 0 18 10",
+                    aria_hidden="true",
+                ),
+                f" {meaning}",
+            )
+            for kind, meaning in kinds
+        ],
+        class_="legend",
+    )
 
 
 def _row(row: Bar) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mfu_torch.figures import Figures
-from mfu_torch.insight.html.bars import Bar, bars
+from mfu_torch.insight.html.bars import Bar, bars, key
 from mfu_torch.insight.html.markup import Markup, element, joined, table
 from mfu_torch.insight.report import OVERLAP, part_name, wall_rows
 from mfu_torch.insight.text import share_text
@@ -16,6 +16,9 @@ from mfu_torch.wall import WallShare, wall_shares
 
 STEPS = 14
 """Of the waterfall: names of pauses are the user's, and can be many."""
+
+
+_IN_STEPS = {"b2": "steady steps, below the peak", "b4": "steady steps, recompute"}
 
 
 class Drop(NamedTuple):
@@ -89,7 +92,10 @@ def _bars(run: Run, now: Figures) -> Markup:
         rest = [Drop(part_name(part), part.share) for part in parts if part.kind != "steady"]
         found = _largest([drop for drop in rest if drop.share])
         last = ("steady steps", f"{100 * steady:.1f} %")
-    return joined(element("p", said, class_="soft"), bars(list(_rows(found, *last))))
+    kinds = {"b1": "what is left", "lost": "outside of the steady steps", **_IN_STEPS}
+    drawn = {"b1", *(drop.kind for drop in found)}
+    meaning = key([(kind, text) for kind, text in kinds.items() if kind in drawn])
+    return joined(element("p", said, class_="soft"), meaning, bars(list(_rows(found, *last))))
 
 
 def _rows(found: list[Drop], last: str, share: str) -> Iterator[Bar]:

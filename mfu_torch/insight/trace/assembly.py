@@ -28,8 +28,9 @@ from mfu_torch.insight.trace.names import (
     clean,
     matching,
 )
-from mfu_torch.insight.trace.nesting import encloses, innermost, parents
+from mfu_torch.insight.trace.nesting import encloses, innermost, outermost, parents
 from mfu_torch.insight.trace.pieces import Pieces
+from mfu_torch.insight.trace.recording import kept_share, recorded_with
 from mfu_torch.insight.trace.times import DAY_US
 from mfu_torch.insight.trace.user_patterns import TooSlow, found_in
 
@@ -199,7 +200,7 @@ class Assembly:
                     f"{len(name)} annotations (record_function)"
                 )
         steps = _rows(annotations, is_step)
-        found["steps"] = _rows(steps, _outermost(steps))
+        found["steps"] = _rows(steps, outermost(steps))
         loads = _rows(annotations, matching(DATA, names, name) & ~is_step)
         parent = parents(loads["start"], loads["end"], loads["thread"])
         # `load_batch` of 1 ms around a DataLoader's 0.07 ms: the wait is 0.07 ms.
@@ -250,6 +251,8 @@ class Assembly:
             world_size=job.world_size,
             groups=job.groups,
             collectives=facts,
+            recorded_with=recorded_with(self.pieces.heads, self.columns.python_calls),
+            kept=kept_share(self.pieces.heads, ops),
             notes=tuple(self.notes),
             warnings=(
                 *self.warnings,
@@ -333,14 +336,6 @@ def _in_order(table: Table) -> Table:
 def _distinct(columns: list[Ints]) -> list[int]:
     """The numbers in columns, in order; none is negative, or much larger than they are many."""
     return np.flatnonzero(np.bincount(np.concatenate(columns))).tolist()
-
-
-def _outermost(steps: Table) -> npt.NDArray[np.bool_]:
-    """Which spans lie in no other: a step inside a step, or the same once more, is none."""
-    if not len(steps["end"]):
-        return np.zeros(0, bool)
-    before = np.maximum.accumulate(steps["end"])
-    return np.append(True, steps["end"][1:] > before[:-1])
 
 
 def _thread_text(value: Any, number: int) -> str:

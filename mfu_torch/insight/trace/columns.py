@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mfu_torch.insight.trace.collectives import FACTS
 from mfu_torch.insight.trace.decode import Args, Complete, texts
 from mfu_torch.insight.trace.errors import TraceError
+from mfu_torch.insight.trace.ids import external, ids, ints, leading_numbers
 from mfu_torch.insight.trace.names import (
     ANNOTATION,
     OF_A_DEVICE,
@@ -25,11 +26,11 @@ from mfu_torch.insight.trace.names import (
     is_annotation,
 )
 from mfu_torch.insight.trace.pairs import Pairs
+from mfu_torch.insight.trace.recording import PYTHON
 from mfu_torch.insight.trace.times import Origin
 from mfu_torch.insight.trace.values import (
     concrete_text,
     dims_text,
-    first_number,
     grid_blocks,
     types_text,
 )
@@ -69,7 +70,7 @@ class _Texts(_Found):
     def of(self, raws: list[Raw]) -> Ints:
         if not (raws and raws[0]) and not any(raws):
             return np.full(len(raws), self[b""])
-        return _ints([self[text] for text in texts(raws)])
+        return ints([self[text] for text in texts(raws)])
 
 
 class Rows:
@@ -86,7 +87,7 @@ class Rows:
         """A piece: every column, equally long."""
         self._rows += len(columns["start"])
         for name, values in columns.items():
-            self._parts[name].append(_ints(values))
+            self._parts[name].append(ints(values))
 
     def taken(self, keep: npt.NDArray[np.bool_] | None = None) -> dict[str, Ints]:
         """All of them, or those to keep."""
@@ -128,6 +129,8 @@ class Columns:
         facts: What events say of a collective -> number.
         impossible: Events whose time stamp or duration cannot be.
         lost_work: Those of a device: number of the name -> how many.
+        not_read: Events of a kind that only a device has.
+        python_calls: Calls of Python functions.
     """
 
     work: Rows = field(
@@ -152,6 +155,7 @@ class Columns:
     impossible: int = 0
     lost_work: Counter[int] = field(default_factory=Counter)
     not_read: int = 0
+    python_calls: int = 0
     origin: Origin = field(default_factory=Origin)
     pairs: Pairs = field(default_factory=Pairs)
     _dims: _Texts = field(init=False)
@@ -182,6 +186,8 @@ class Columns:
                 work.setdefault(kind, []).extend(found)
             elif category in _READ:
                 self._add(category, found, shifted)
+            elif category in PYTHON:
+                self.python_calls += len(found)
             elif category and OF_A_DEVICE.search(category):
                 self.not_read += len(found)
         if work:
@@ -243,16 +249,16 @@ class Columns:
             lost = compress(complete, (~timed.valid).tolist())
             self.lost_work.update(names[event.name] for event in lost)
         pairs = list(zip(events, args, strict=True))
-        correlation = _ids([a.correlation for a in args])
+        correlation = ids([a.correlation for a in args])
         self.work.add(
             start=timed.start,
             end=timed.end,
             kind=kind if timed.valid is None else kind[timed.valid],
             name=[names[event.name] for event in events],
-            stream=_numbers([e.tid if a.stream is None else a.stream for e, a in pairs]),
-            device=_numbers([e.pid if a.device is None else a.device for e, a in pairs]),
+            stream=leading_numbers([e.tid if a.stream is None else a.stream for e, a in pairs]),
+            device=leading_numbers([e.pid if a.device is None else a.device for e, a in pairs]),
             correlation=correlation,
-            external=_external(args, correlation),
+            external=external(args, correlation),
             blocks=self._grids.of([a.grid for a in args]),
             fact=self._facts(args),
         )
@@ -263,7 +269,7 @@ class Columns:
 
     def _add_ops(self, category: str, timed: _Timed) -> None:
         coded = self._coded[category]
-        name = _ints([coded[event.name] for event in timed.events])
+        name = ints([coded[event.name] for event in timed.events])
         name, aside = name >> 1, (name & 1).astype(bool)
         if aside.any():
             self._add_annotations(timed.only(aside))
@@ -278,7 +284,7 @@ class Columns:
             end=timed.end,
             name=name,
             thread=self._threads(timed.events),
-            external=_external(args),
+            external=external(args),
             dims=dims,
             types=self._types.of([a.types for a in args]),
             concrete=self._concrete.of([a.concrete for a in args]),
@@ -292,7 +298,7 @@ class Columns:
             end=timed.end,
             name=[names[event.name] for event in timed.events],
             thread=self._threads(timed.events),
-            correlation=_ids([a.correlation for a in timed.args]),
+            correlation=ids([a.correlation for a in timed.args]),
         )
 
     def _add_annotations(self, timed: _Timed) -> None:
@@ -308,8 +314,8 @@ class Columns:
         pids, tids = [event.pid for event in events], [event.tid for event in events]
         if pids and pids.count(pids[0]) == len(pids):  # of one process, as in most traces
             numbers = self._of_process[pids[0]]
-            return _ints([numbers[tid] for tid in tids])
-        return _ints([self.threads[key] for key in zip(pids, tids, strict=True)])
+            return ints([numbers[tid] for tid in tids])
+        return ints([self.threads[key] for key in zip(pids, tids, strict=True)])
 
     def _facts(self, args: list[Args]) -> Ints:
         found = np.full(len(args), -1, np.int64)
@@ -318,32 +324,3 @@ class Columns:
             for i in [i for i, name in enumerate(named) if name is not None]:
                 found[i] = self.facts[(*_fact(args[i]), bytes(args[i].group_ranks))]
         return found
-
-
-def _ints(values: Ints | list[int]) -> Ints:
-    return np.fromiter(values, np.int64, len(values)) if isinstance(values, list) else values
-
-
-def _ids(values: list[int | None]) -> Ints:
-    """The numbers; -1 for ``null``."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except TypeError:
-        return _ints([-1 if value is None else value for value in values])
-
-
-def _external(args: list[Args], correlation: Ints | None = None) -> Ints:
-    """Number of the op that an event is or belongs to; -1 where it only repeats a correlation."""
-    number = _ids([a.external for a in args])
-    missing = np.flatnonzero(number == -1)
-    if correlation is not None:
-        number[number == correlation] = -1
-    if len(missing):
-        number[missing] = _ids([args[i].external_old for i in missing.tolist()])
-    return number
-
-
-def _numbers(values: list[int | str | None]) -> Ints:
-    if set(map(type, values)) <= {int}:
-        return np.fromiter(values, np.int64, len(values))
-    return _ints([first_number(value) for value in values])

@@ -103,6 +103,9 @@ class Head(Struct, gc=False):
 
     device_properties: Raw = msgspec.field(default=_NONE, name="deviceProperties")
     distributed: Raw = msgspec.field(default=_NONE, name="distributedInfo")
+    with_stack: Raw = _NONE
+    profile_memory: Raw = _NONE
+    kept_ops: Raw = msgspec.field(default=_NONE, name="keptOps")
 
 
 class Document(Head, gc=False):

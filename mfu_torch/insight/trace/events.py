@@ -114,6 +114,10 @@ class Trace:
             ``src`` and ``dst``, those that the trace has.
         notes: What was left out in reading, as sentences.
         warnings: What makes the trace say less than it seems to, as sentences.
+        recorded_with: Options of the profiler that slow the host: ``with_stack``,
+            ``profile_memory``.
+        kept: The share of the recorded ops that are in the file, where it was thinned out; else
+            ``None``.
     """
 
     file: str
@@ -135,3 +139,5 @@ class Trace:
     collectives: dict[int, dict[str, Any]]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    recorded_with: tuple[str, ...] = ()
+    kept: float | None = None

@@ -65,6 +65,8 @@ COLLECTIVE = re.compile(
     r"nccl|rccl|msccl|multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv",
     re.IGNORECASE,
 )
+HOST_COLLECTIVE = re.compile(r"(gloo|mpi|ucc):\w+", re.ASCII)
+"""Marks of what torch runs on threads of its own: ``gloo:all_reduce``."""
 
 _SPAN = re.compile(r"ProfilerStep#|enumerate\(DataLoader|Optimizer\.(step|zero_grad)#")
 _OP = re.compile(r"\w+(::.*)?", re.ASCII)

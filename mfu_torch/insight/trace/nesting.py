@@ -136,3 +136,11 @@ def _groups(keys: Ints, order: npt.NDArray[np.intp]) -> list[npt.NDArray[np.intp
     edges = np.flatnonzero(np.diff(keys)) + 1
     bounds = [0, *edges.tolist(), len(keys)]
     return [order[low:high] for low, high in pairwise(bounds)]
+
+
+def outermost(steps: dict[str, Ints]) -> npt.NDArray[np.bool_]:
+    """Which spans lie in no other: a step inside a step, or the same once more, is none."""
+    if not len(steps["end"]):
+        return np.zeros(0, bool)
+    before = np.maximum.accumulate(steps["end"])
+    return np.append(True, steps["end"][1:] > before[:-1])

@@ -2,8 +2,8 @@
 
 Kept: names of kernels, ops and calls, times, threads by number, streams, shapes, types, numbers
 and flags among the arguments, the device's name, ranks and process groups. Annotations of the user
-become ``annotation 1``, ``annotation 2``, ...; steps and waits for data keep their meaning. Paths
-in names are cut. Everything else of the file is gone.
+become ``annotation 1``, ``annotation 2``, ...; steps, waits for data and collectives of the host
+keep their meaning. Paths in names are cut. Everything else of the file is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import IO, Any
 
 from mfu_torch.insight.trace.errors import TraceError
 from mfu_torch.insight.trace.events import KERNEL, MEMCPY, MEMSET, Spans, Trace
-from mfu_torch.insight.trace.names import ANNOTATION, DATA, STEP, Numbers, clean
+from mfu_torch.insight.trace.names import (
+    ANNOTATION,
+    DATA,
+    HOST_COLLECTIVE,
+    STEP,
+    Numbers,
+    clean,
+)
 from mfu_torch.insight.trace.reading import read_trace
 from mfu_torch.insight.trace.source import MAX_RAW_BYTES
 from mfu_torch.insight.trace.values import element_bytes
@@ -160,7 +167,8 @@ def _head(trace: Trace) -> dict[str, Any]:
     groups = [{"pg_name": name, "ranks": ranks} for name, ranks in trace.groups.items()]
     place = {"rank": trace.rank, "world_size": trace.world_size, "pg_config": groups or None}
     head["distributedInfo"] = {key: value for key, value in place.items() if value is not None}
-    return head
+    kept = {} if trace.kept is None else {"keptOps": trace.kept}  # the copy has other numbers
+    return {**head, **dict.fromkeys(trace.recorded_with, 1), **kept}
 
 
 def _lines(trace: Trace) -> Iterator[str]:
@@ -185,7 +193,7 @@ def _annotation_lines(trace: Trace) -> Iterator[str]:
         yield _line(ANNOTATION, json.dumps(name), *span)
     for i, span in enumerate(_spans(trace, trace.annotations)):
         name = trace.names[trace.annotations.name[i]]
-        if not _LOADER.fullmatch(name):
+        if not _LOADER.fullmatch(name) and not HOST_COLLECTIVE.fullmatch(name):
             word = "data_load" if DATA.search(name) else "annotation"
             name = f"{word} {numbers[name] + 1}"
         yield _line(ANNOTATION, json.dumps(name), *span)

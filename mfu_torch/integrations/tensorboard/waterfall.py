@@ -13,6 +13,8 @@ from mfu_torch.units import rounded_parts
 _GOAL, _STEP, _OTHERS = "#0072B2", "#9A9A9A", "#666666"
 _COLOURS = {
     "matrix": "#56B4E9",
+    "matrix/beside_model": "#009E73",
+    "matrix/optimizer": "#009E73",
     "other_compute": "#009E73",
     "exposed_communication": "#CC79A7",
     "exposed_memcpy": "#F0E442",
