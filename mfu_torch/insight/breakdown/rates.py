@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mfu_torch.peak.names import canonical_dtype
-from mfu_torch.peak.rows import find_rows, handle, rows_named, similar_names
+from mfu_torch.peak.rows import find_rows, handle, table
 from mfu_torch.peak.table import peak_for
 from mfu_torch.records import Device, Peak, UnknownPeak
 from mfu_torch.units import parse_flops_per_s
@@ -21,7 +21,6 @@ NO_FLOPS = "matrix time stays one bucket: it has no known FLOPs, so no dtype (--
 _MORE = re.compile(r", and a similar|; nor can|\. (?:Supply|Contractions)")
 _TABLE = re.compile(r"the table of \d+ devices does not")
 _MODEL = re.compile(r"\b[a-z]{0,3}\d{2,4}[a-z]{0,2}\b")
-_LOOKED_AT = 20
 _NEAREST = 4
 _BEFORE_AMPERE = re.compile(r"\b([VPK]100|[PKM][48]0|T4|GTX|TITAN V)\b")
 
@@ -116,8 +115,10 @@ def _advice(device: Device) -> str:
 def nearest(name: str) -> tuple[str, ...]:
     """Short names of devices of the same model: ``Tesla V100-DGXS-32GB`` -> ``v100-sxm2``, ..."""
     models = set(_MODEL.findall(name.casefold()))
-    rows = [row for one in similar_names(name, _LOOKED_AT) for row in rows_named(one)]
-    short = dict.fromkeys(handle(row) for row in rows)
+    short: dict[str, None] = {}
+    for row in table() if models else ():
+        if models & set(_MODEL.findall(" ".join((*row.short_names, *row.driver_names)).casefold())):
+            short.setdefault(handle(row))
     return tuple(one for one in short if models & set(_MODEL.findall(one)[:1]))[:_NEAREST]
 
 
