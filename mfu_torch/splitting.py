@@ -143,23 +143,25 @@ class StepSplitter:
         self._splitter.spoil()
 
     def _called(self, *_: Any) -> None:
-        if _graph_task() == -1:  # else a checkpoint runs the whole model again: backward
+        # Inside the engine a checkpoint runs the whole model again: that is the backward.
+        if self._splitter.marks is not None and _graph_task() == -1:
             self._moves(self._splitter.enter, FORWARD)
 
     def _returned(self) -> None:
-        if _graph_task() == -1:
+        if self._splitter.marks is not None and _graph_task() == -1:
             self._moves(self._splitter.leave, FORWARD)
 
     def _optimizer_begins(self, *_: Any) -> None:
-        if not _is_compiling():
+        # What Dynamo traces must not depend on the step.
+        if not _is_compiling() and self._splitter.marks is not None:
             self._moves(self._splitter.enter, OPTIMIZER)
 
     def _optimizer_ends(self, *_: Any) -> None:
-        if not _is_compiling():
+        if not _is_compiling() and self._splitter.marks is not None:
             self._moves(self._splitter.leave, OPTIMIZER)
 
     def _run_backward(self, engine: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling():
+        if _is_compiling() or self._splitter.marks is None:
             return engine(*args, **kwargs)
         self._moves(self._splitter.enter, BACKWARD)
         try:

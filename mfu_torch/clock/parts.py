@@ -69,6 +69,9 @@ class Splitter:
         clock: The run's.
         mark_cost_s: What a mark costs, of which :data:`BUDGET` makes how many steps are split.
         may_mark: Whether a mark can be taken now; ``False`` spoils the step.
+
+    Attributes:
+        marks: Of the step in progress; ``None`` where it is not split.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Splitter:
         self._began_s = 0.0  # the step in progress
         self._splitting = False  # this step was to be split, whether it still is or not
         self._taken = 0  # marks in it
-        self._marks: list[PartMark] | None = None  # of the step in progress, if it is split
+        self.marks: list[PartMark] | None = None
         self._parts = [REST]  # that the loop is in, innermost last
         self._announced = False  # a forward goes on, whatever calls of models come
         self._was_announced = False  # one of this step was: not all of them are calls of models
@@ -100,35 +103,35 @@ class Splitter:
         self._thread = get_ident()
         self._index = index
         self._splitting, self._taken, self._began_s = True, 0, self._host_s()
-        self._marks, self._parts = [], [REST]
+        self.marks, self._parts = [], [REST]
         self._announced = self._was_announced = False
         self._take(REST)
         return True
 
     def announce(self) -> None:
         """A forward begins that no single call stands for: it lasts until a backward begins."""
-        if self._marks is None or get_ident() != self._thread:
+        if self.marks is None or get_ident() != self._thread:
             return
         self._announced = self._was_announced = True
         self._take(FORWARD)
 
     def enter(self, part: int) -> None:
         """The loop comes to a part of the step."""
-        if self._marks is None or get_ident() != self._thread:
+        if self.marks is None or get_ident() != self._thread:
             return
         if self._announced:
             if part == FORWARD:
                 return
             self._announced = False
-        elif self._was_announced and part == BACKWARD and self._marks[-1].part == REST:
+        elif self._was_announced and part == BACKWARD and self.marks[-1].part == REST:
             # A training_step with several backwards: each has its forward, announced or not.
-            self._marks[-1].part = FORWARD
+            self.marks[-1].part = FORWARD
         self._parts.append(part)
         self._take(part)
 
     def leave(self, part: int) -> None:
         """It has done that part."""
-        if self._marks is None or get_ident() != self._thread:
+        if self.marks is None or get_ident() != self._thread:
             return
         if self._announced:
             if part == FORWARD:
@@ -145,7 +148,7 @@ class Splitter:
 
     def spoil(self) -> None:
         """The step in progress is not split: its parts cannot be told."""
-        marks, self._marks = self._marks, None
+        marks, self.marks = self.marks, None
         for one in marks or ():
             self._release(one.mark)
 
@@ -157,7 +160,7 @@ class Splitter:
         if len(self._parts) > 1:
             self.spoil()
         self._take(REST)
-        marks, self._marks = self._marks, None
+        marks, self.marks = self.marks, None
         self._plan()
         return marks
 
@@ -171,7 +174,7 @@ class Splitter:
         self._next = self._index + self._chance.randrange(1, 2 * self._apart)
 
     def _take(self, part: int, *, after_forward: bool = False) -> None:
-        marks = self._marks
+        marks = self.marks
         if marks is None:
             return
         if len(marks) >= MARKS_LIMIT or (self._may_mark is not None and not self._may_mark()):

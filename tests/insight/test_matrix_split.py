@@ -277,7 +277,7 @@ def test_a_missing_peak_is_one_line_with_its_reason(tmp_path: Path) -> None:
         ("Tesla V100-DGXS-32GB", "v100-sxm2, v100-pcie"),
         (
             "NVIDIA A100-PG509-200",
-            "a100-sxm-40gb, a100-pcie-40gb, a100-sxm-80gb, a100-pcie-80gb",
+            "a100-sxm-40gb, a100-sxm-80gb, a100-pcie-40gb, a100-pcie-80gb",
         ),
         ("NVIDIA H100 80GB HBM2e", "h100-sxm, h100-pcie, h100-nvl"),
     ],
