@@ -85,9 +85,13 @@ def test_every_group_of_curves_is_on_the_page(page: Page) -> None:
 
 def test_the_custom_scalars_are_laid_out_with_their_lines(page: Page) -> None:
     page.open("custom_scalars", size=(1400, 1600))
-    charts = page.until(
-        lambda: len(now := page.texts(".heading-label")) >= 8 and now, "charts of the layout"
-    )
+    # How many of so short steps are split into their parts is a matter of chance.
+    by_chance = {"parts of the step time", "HFU of the parts"}
+
+    def certain() -> list[str]:
+        return [chart for chart in page.texts(".heading-label") if chart not in by_chance]
+
+    charts = page.until(lambda: len(now := certain()) >= 8 and now, "charts of the layout")
     page.until(lambda: "Matches (8)" in page.texts(".matches-text"), "lines of two runs")
     page.screenshot("custom_scalars")
     assert page.texts(".category-name") == ["MFU"]
