@@ -20,6 +20,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/step_parts.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/new_shapes.py
 	$(BIN)/python benchmarks/count_cost.py
