@@ -30,7 +30,7 @@ _PHASES: Mapping[str, tuple[tuple[Phase, ...], tuple[str, ...]]] = {
 
 NOT_SPLIT = "no steady step was split into its parts"
 NO_CALLS = "no forward call of the model was seen in them"
-ABOVE_PEAK = (
+PART_ABOVE_PEAK = (
     "{} would be above its peak: work of this kind ran in other parts (another model, say, which "
     "the meter was not given), or the peak is too low"
 )
@@ -69,6 +69,11 @@ class SplitSteps(Record, frozen=True, kw_only=True):
         """Of the time of the steps; they sum to 1."""
         return {name: part_s / self.time_s for name, part_s in self.parts_s.items()}
 
+    @property
+    def told(self) -> bool:
+        """Whether anything was seen of what is told apart from the rest."""
+        return any(self.parts_s.get(name) for name in ("forward", "loss", "backward", "optimizer"))
+
 
 def split_steps(steps: Sequence[Step], counts: Counts, peaks: Peaks) -> SplitSteps | str:
     """The parts of the steady ones among ``steps``, or why they are not known.
@@ -100,7 +105,7 @@ def split_steps(steps: Sequence[Step], counts: Counts, peaks: Peaks) -> SplitSte
     if not isinstance(of_peak, str):
         above = [name for name, share in of_peak.items() if share > 1]
         of_peak = {name: share for name, share in of_peak.items() if share <= 1}
-        absent = ABOVE_PEAK.format(above[0]) if above else absent
+        absent = PART_ABOVE_PEAK.format(above[0]) if above else absent
     return SplitSteps(
         steps=len(split),
         time_s=time_s,

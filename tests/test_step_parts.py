@@ -10,7 +10,7 @@ from samples import T, count, peak, step, term
 
 from mfu_torch.records import CountEntry, FlopCount, PeakEntry, Step, StepParts
 from mfu_torch.step_parts import (
-    ABOVE_PEAK,
+    PART_ABOVE_PEAK,
     NO_CALLS,
     NOT_SPLIT,
     PARTS,
@@ -124,7 +124,7 @@ def test_a_share_above_the_peak_is_left_out_and_said() -> None:
     parts = split_steps([split(0, 4.0, forward_s=0.05, loss_s=0.05)], counts, PEAKS)
     assert isinstance(parts, SplitSteps)
     assert parts.of_peak == {}
-    assert parts.absent == ABOVE_PEAK.format("forward")
+    assert parts.absent == PART_ABOVE_PEAK.format("forward")
 
 
 def test_steps_that_were_not_split_and_excluded_ones_have_no_say() -> None:

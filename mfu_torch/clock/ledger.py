@@ -124,6 +124,9 @@ class Ledger:
 
     def begin(self, owner: Owner, label: str = "", closes: OpenStep | None = None) -> None:
         """From now on time belongs to ``owner``; ``closes`` is the step that ended here."""
+        if self._lead is None:
+            self._append((self._mark(), owner, label, closes, 0.0, 0.0))
+            return
         before_s = self._host_s()
         self._append((self._mark(), owner, label, closes, before_s, self._host_s()))
 

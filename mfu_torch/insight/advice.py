@@ -75,7 +75,8 @@ def advice(run: Run, now: Figures) -> Advice | None:
         now: Its figures.
     """
     entry = run.breakdowns[-1] if run.breakdowns else None
-    of_parts = list(gains_of_parts(run, now)) if _told(now) else []
+    told = now.split is not None and now.split.told
+    of_parts = list(gains_of_parts(run, now)) if told else []
     traced = [] if entry is None else list(gains_of_trace(entry))
     if not of_parts and not traced:
         return None
@@ -94,12 +95,6 @@ def advice(run: Run, now: Figures) -> Advice | None:
     elif place.name in _COMPUTING:
         text += _say_which(run, now)
     return Advice(place.name, place.share, text)
-
-
-def _told(now: Figures) -> bool:
-    """Whether anything was seen of what is told apart from the rest."""
-    parts = {} if now.split is None else now.split.parts_s
-    return any(parts.get(name) for name in ("forward", "loss", "backward", "optimizer"))
 
 
 def _place(best: Gain, of_parts: list[Gain]) -> Gain | None:
@@ -158,11 +153,8 @@ def _nothing(now: Figures) -> str:
     words = [f"{name} runs at {percent(rate)} of the peak" for name, rate in rates.items()]
     if len(words) > 1:
         words = [f"{', '.join(words[:-1])} and {words[-1]}"]
-    return (
-        f"{words[0]}, and no" * bool(words)
-        + "no" * (not words)
-        + (f" wait or other loss is worth {100 * WORTH:.0f} % of the step time")
-    )
+    no_loss = f"no wait or other loss is worth {100 * WORTH:.0f} % of the step time"
+    return f"{words[0]}, and {no_loss}" if words else no_loss
 
 
 def _say_which(run: Run, now: Figures) -> str:

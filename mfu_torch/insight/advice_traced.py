@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mfu_torch.insight.advice_parts import Gain
-from mfu_torch.records.breakdown import BreakdownEntry, Bucket
+from mfu_torch.records.breakdown import BUCKETS, BreakdownEntry, Bucket
 from mfu_torch.records.losses import gain_ns, label, losses, printable, steps_text
 from mfu_torch.units import percent
 
-HOST = (
-    "idle/host_sync",
-    "idle/alloc",
-    "idle/launch_bound",
-    "idle/device_gap",
-    "idle/queued_wait",
-    "idle/unknown",
+HOST = tuple(
+    name for name in BUCKETS if name.startswith("idle/") and name != "idle/data_wait"
 )
 """The device stands empty: a part of the step in which the host is slow shows as one of these."""
 

@@ -41,7 +41,7 @@ def parts_block(run: Run, now: Figures) -> Iterator[str]:
     Nothing where no step was split, or nothing of what is told apart was seen.
     """
     split = now.split
-    if split is None or not _told(split):
+    if split is None or not split.told:
         return
     rows = parts_rows(split)
     yield _row(TITLE, "ms per step", "share %", "of peak %" if split.of_peak else "")
@@ -93,15 +93,10 @@ def not_split(run: Run, now: Figures) -> Iterator[str]:
         whole = any(w.steps and not any(step.excluded for step in w.steps) for w in run.windows)
         if whole and "synchronised at every mark" in run.header.clock:
             yield f"where a step's time goes: {SYNCHRONISED} -> Meter(sync=False)"
-    elif not _called(now.split) and (_told(now.split) or run.header.model):
+    elif not _called(now.split) and (now.split.told or run.header.model):
         yield f"forward and loss: {NO_FORWARD} -> Meter(model), with the one that the loop calls"
     if now.split is not None and "optimizer" not in now.split.parts_s:
         yield f"optimizer: {NO_OPTIMIZER}"
-
-
-def _told(split: SplitSteps) -> bool:
-    """Whether anything was seen of what is told apart from the rest."""
-    return any(split.parts_s.get(name) for name in ("forward", "loss", "backward", "optimizer"))
 
 
 def _called(split: SplitSteps) -> bool:

@@ -312,3 +312,11 @@ def test_programs_get_it_too() -> None:
         "text": found.text,
     }
     assert summary(run())["fix_first"] is None
+
+
+def test_a_traced_run_that_is_not_split_and_has_nothing_to_gain_says_so() -> None:
+    traced = run_of(breakdowns=(entry({"matrix/model_flops": 990, "idle/device_gap": 10}),))
+    found = advice(traced, figures_of(None))
+    assert found == Advice(
+        "", 0.0, "nothing stands out: no wait or other loss is worth 5 % of the step time"
+    )
