@@ -14,20 +14,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
+from step_overhead import Silent, median_step_s
 from torch import nn
 
 from mfu_torch import Meter
 from mfu_torch.clock import parts
-
-
-class Silent:
-    """A sink that writes nothing."""
-
-    def write(self, record: object) -> None:
-        """Drop the record."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class TrainingStep:
@@ -49,16 +40,6 @@ class TrainingStep:
             self.model(self.x).sum().backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
-
-
-def median_s(step: Callable[[], None], steps: int) -> float:
-    """Median duration of ``steps`` calls."""
-    times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def mean_s(step: Callable[[], None], steps: int) -> float:
@@ -85,7 +66,7 @@ def main() -> None:
         for name, step in loops.items():
             parts.BUDGET = budgets[name] or parts.BUDGET
             step()  # the one that decides which step is split next
-            medians[name].append(median_s(step, options.steps))
+            medians[name].append(median_step_s(step, options.steps))
             means[name].append(mean_s(step, options.steps))
     split = {name: 0.0 for name in loops}
     for name, step in loops.items():

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from mfu_torch.clock.clocks import Clock
 from mfu_torch.clock.ledger import OpenStep, PauseTime
 from mfu_torch.clock.parts import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from mfu_torch.peak.benchmark import forget_measured
@@ -29,7 +30,8 @@ from mfu_torch.records import (
 )
 from mfu_torch.resume import save
 from mfu_torch.run.recorder import Recorder
-from mfu_torch.session import Place
+from mfu_torch.session import Place, open_recorder
+from mfu_torch.settings import Settings
 
 
 class Bookkeeper:
@@ -211,6 +213,44 @@ class Bookkeeper:
                     "measured while other work kept the machine busy, or at a lower clock; the "
                     "next run measures it again"
                 )
+
+
+def open_books(
+    given: Settings,
+    place: Place,
+    clock: Clock,
+    own_time: Callable[[str], AbstractContextManager[None]],
+    earlier: Earlier | None,
+) -> Bookkeeper:
+    """The bookkeeper of a run that begins, with its run file and sinks.
+
+    Args:
+        given: To the meter.
+        place: Where the run computes.
+        clock: The run's.
+        own_time: A context in which time goes to a pause of that name, not to the step.
+        earlier: The attempts that it resumes.
+    """
+    recorder, run_path = open_recorder(
+        place,
+        given.models,
+        log_dir=given.log_dir,
+        log_every=given.log_every,
+        attention=given.attention,
+        clock=clock.description,
+        sinks=given.sinks,
+        earlier=earlier,
+    )
+    return Bookkeeper(
+        place,
+        recorder,
+        run_path,
+        log_every=given.log_every,
+        first=given.state.steps if given.state else 0,
+        given_peak=given.peak,
+        own_time=own_time,
+        sampler=DeviceSampler(place.described) if given.telemetry else None,
+    )
 
 
 def _ask_after_fork(books: Bookkeeper) -> None:

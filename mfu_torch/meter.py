@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from mfu_torch.bookkeeping import Bookkeeper
+from mfu_torch.bookkeeping import open_books
 from mfu_torch.clock.clocks import Clock, clock_for
 from mfu_torch.clock.ledger import TAIL
 from mfu_torch.contexts import DataWait, StepContext, WatchedLoaders
@@ -35,11 +35,10 @@ from mfu_torch.flops.dynamo import import_what_counting_needs
 from mfu_torch.flops.live import LiveCounter
 from mfu_torch.messages import first_line
 from mfu_torch.peak.resolve import Given
-from mfu_torch.peak.telemetry import DeviceSampler
 from mfu_torch.records import Attention, Device, FlopCount, Run
 from mfu_torch.resume import earlier_of, now
 from mfu_torch.run.sinks import Sink
-from mfu_torch.session import Place, open_recorder, place_of, timeline_of
+from mfu_torch.session import place_of, timeline_of
 from mfu_torch.settings import Settings
 from mfu_torch.splitting import splitter_for
 from mfu_torch.stepping import NEVER_ENTERED
@@ -153,7 +152,8 @@ class Meter:
         self._earlier = earlier_of(given.state)
         self._started_at = now().isoformat(timespec="milliseconds")
         self._began_s = clock.host_s()
-        self._books = self._open_books(place, clock, first)
+        self._books = open_books(given, place, clock, self._time.own_time, self._earlier)
+        self._recorder = self._books.recorder
         self._live = LiveCounter(
             given.models, self._books.count, stepping.stand_down, given.flops, first
         )
@@ -167,29 +167,6 @@ class Meter:
                 self._splitter.attach()
         except Exception as error:  # a model can be an object of any kind
             stepping.stand_down(error)
-
-    def _open_books(self, place: Place, clock: Clock, first: int) -> Bookkeeper:
-        given = self._settings
-        self._recorder, run_path = open_recorder(
-            place,
-            given.models,
-            log_dir=given.log_dir,
-            log_every=given.log_every,
-            attention=given.attention,
-            clock=clock.description,
-            sinks=given.sinks,
-            earlier=self._earlier,
-        )
-        return Bookkeeper(
-            place,
-            self._recorder,
-            run_path,
-            log_every=given.log_every,
-            first=first,
-            given_peak=given.peak,
-            own_time=self._time.own_time,
-            sampler=DeviceSampler(place.described) if given.telemetry else None,
-        )
 
     def _start_once(self) -> None:
         """Begin the run, unless it has begun already and is not over."""

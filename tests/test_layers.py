@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "integrations.tensorboard": {*DATA, "tags", "wall"},
     # Sets a run up; its default sinks are the run file, the console and TensorBoard.
     "session": {*TERMS, "integrations.tensorboard", "__init__"},
-    "bookkeeping": {*TERMS, "session", "resume"},
+    "bookkeeping": {*TERMS, "session", "settings", "resume"},
     "settings": {*TERMS, "session", "resume"},
     "contexts": set(),
     "splitting": {*TERMS},

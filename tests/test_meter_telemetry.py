@@ -9,7 +9,7 @@ import torch
 from fake_clock import FakeClock
 from fakes import ListSink
 
-from mfu_torch import Meter, meter, read_run
+from mfu_torch import Meter, bookkeeping, read_run
 from mfu_torch.peak import resolve
 from mfu_torch.records import Device, Peak, Telemetry
 
@@ -44,7 +44,7 @@ class Sampler:
 @pytest.fixture(autouse=True)
 def sampler(monkeypatch: pytest.MonkeyPatch) -> type[Sampler]:
     fresh = type("Fresh", (Sampler,), {"made": []})
-    monkeypatch.setattr(meter, "DeviceSampler", fresh)
+    monkeypatch.setattr(bookkeeping, "DeviceSampler", fresh)
     return fresh
 
 

@@ -10,9 +10,9 @@ from samples import T, count, peak, step, term
 
 from mfu_torch.records import CountEntry, FlopCount, PeakEntry, Step, StepParts
 from mfu_torch.step_parts import (
-    PART_ABOVE_PEAK,
     NO_CALLS,
     NOT_SPLIT,
+    PART_ABOVE_PEAK,
     PARTS,
     SplitSteps,
     split_steps,

@@ -106,9 +106,10 @@ def serve(
         return one.weights_read * weight_bytes + one.cache_moved * kv_bytes
 
     ridge = None if bytes_per_s is None else flops_per_s / bytes_per_s
+    numbers = f"bytes of a weight: {weight_bytes:g}, of a cached number: {kv_bytes:g}"
+    memory = None if memory_bytes is None else devices * memory_bytes
     at, note = _roofline_batch(work_of, bytes_of, ridge)
     times = _times(work, bytes_of(work), devices, flops_per_s, bytes_per_s)
-    step_s = None if tokens_per_s is None else work.tokens / tokens_per_s
     return Serving(
         name=model.name,
         mode=mode,
@@ -117,30 +118,45 @@ def serve(
         devices=devices,
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
-        flops=work.flops,
-        weight_bytes_read=work.weights_read * weight_bytes,
-        cache_bytes_moved=work.cache_moved * kv_bytes,
-        intensity=work.flops / bytes_of(work),
         ridge=ridge,
         per=sizes.per,
-        tokens=work.tokens,
         roofline_batch=at,
         roofline_note=note,
-        tokens_per_s=tokens_per_s,
-        mfu=None if step_s is None else utilization(times[0], step_s),
-        mbu=_mbu(bytes_of(work), step_s, devices, bytes_per_s),
-        assumptions=(
-            f"bytes of a weight: {weight_bytes:g}, of a cached number: {kv_bytes:g}",
-            *_assumptions(sizes, mode, batch, devices, attention, latent),
-        ),
+        assumptions=(numbers, *_assumptions(sizes, mode, batch, devices, attention, latent)),
+        **_moved(work, weight_bytes, kv_bytes),
+        **_reached(work, bytes_of(work), times[0], devices, bytes_per_s, tokens_per_s),
         **_pace(work, *times),
-        **_room(
-            _stored(sizes) * weight_bytes,
-            work.cache_held * kv_bytes,
-            batch,
-            None if memory_bytes is None else devices * memory_bytes,
-        ),
+        **_room(_stored(sizes) * weight_bytes, work.cache_held * kv_bytes, batch, memory),
     )
+
+
+def _moved(work: Work, weight_bytes: float, kv_bytes: float) -> dict[str, Any]:
+    """What a step computes and moves."""
+    read, moved = work.weights_read * weight_bytes, work.cache_moved * kv_bytes
+    return {
+        "flops": work.flops,
+        "weight_bytes_read": read,
+        "cache_bytes_moved": moved,
+        "intensity": work.flops / (read + moved),
+        "tokens": work.tokens,
+    }
+
+
+def _reached(
+    work: Work,
+    moved_bytes: float,
+    compute_s: float,
+    devices: int,
+    bytes_per_s: float | None,
+    tokens_per_s: float | None,
+) -> dict[str, Any]:
+    """What was measured, as shares of the peak and of the bandwidth."""
+    step_s = None if tokens_per_s is None else work.tokens / tokens_per_s
+    return {
+        "tokens_per_s": tokens_per_s,
+        "mfu": None if step_s is None else utilization(compute_s, step_s),
+        "mbu": _mbu(moved_bytes, step_s, devices, bytes_per_s),
+    }
 
 
 def _pace(work: Work, compute_s: float, memory_s: float | None) -> dict[str, Any]:

@@ -9,9 +9,7 @@ from mfu_torch.records.breakdown import BUCKETS, BreakdownEntry, Bucket
 from mfu_torch.records.losses import gain_ns, label, losses, printable, steps_text
 from mfu_torch.units import percent
 
-HOST = tuple(
-    name for name in BUCKETS if name.startswith("idle/") and name != "idle/data_wait"
-)
+HOST = tuple(name for name in BUCKETS if name.startswith("idle/") and name != "idle/data_wait")
 """The device stands empty: a part of the step in which the host is slow shows as one of these."""
 
 _SLOWED = ("idle/launch_bound", "idle/unknown")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from mfu_torch.flops.formulas.decoder import Block, Decoder
-from mfu_torch.flops.formulas.pairs import Mask, whole
-from mfu_torch.flops.formulas.parts import MLP, Attention, Experts
+from mfu_torch.flops.formulas.layers import equal_layers
+from mfu_torch.flops.formulas.pairs import whole
+from mfu_torch.flops.formulas.parts import Experts
 
 
 def dense_decoder(
@@ -44,19 +45,16 @@ def dense_decoder(
         ValueError: If a size is no whole number above 0, or heads do not divide hidden where
             ``head_dim`` is not given.
     """
-    for name, value in (("layers", layers), ("hidden", hidden), ("heads", heads), ("ffn", ffn)):
-        whole(name, value)
-    if head_dim is None:
-        if hidden % heads:
-            raise ValueError(f"hidden {hidden} is no multiple of heads {heads}; give head_dim")
-        head_dim = hidden // heads
-    attention = Attention(
+    block = equal_layers(
+        layers=layers,
+        hidden=hidden,
         heads=heads,
-        kv_heads=whole("kv_heads", heads if kv_heads is None else kv_heads),
-        head_dim=whole("head_dim", head_dim),
-        mask=Mask(window=None if window is None else whole("window", window)),
+        ffn=ffn,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        is_gated=is_gated,
+        window=window,
     )
-    block = Block(parts=(attention, MLP(width=ffn, is_gated=is_gated)), count=layers)
     return Decoder(
         hidden=hidden,
         vocab=vocab,

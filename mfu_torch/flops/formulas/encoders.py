@@ -19,9 +19,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from mfu_torch.flops.formulas.decoder import Block, Parameters, check_blocks
-from mfu_torch.flops.formulas.layers import block_terms, block_weights, none_or_whole
-from mfu_torch.flops.formulas.pairs import Mask, PairRule, Sequences, whole
-from mfu_torch.flops.formulas.parts import MLP, Attention
+from mfu_torch.flops.formulas.layers import block_terms, block_weights, equal_layers, none_or_whole
+from mfu_torch.flops.formulas.pairs import PairRule, Sequences, whole
 from mfu_torch.flops.formulas.terms import ClosedForm, Linear, Term, added
 from mfu_torch.records import Record
 
@@ -238,20 +237,15 @@ def encoder_block(
         ValueError: If a size is no whole number above 0, or heads do not divide hidden where
             ``head_dim`` is not given.
     """
-    for name, value in (("layers", layers), ("hidden", hidden), ("heads", heads), ("ffn", ffn)):
-        whole(name, value)
-    if head_dim is None:
-        if hidden % heads:
-            raise ValueError(f"hidden {hidden} is no multiple of heads {heads}; give head_dim")
-        head_dim = hidden // heads
-    attention = Attention(
+    return equal_layers(
+        layers=layers,
+        hidden=hidden,
         heads=heads,
-        kv_heads=whole("kv_heads", heads if kv_heads is None else kv_heads),
-        head_dim=whole("head_dim", head_dim),
-        mask=Mask(causal=False, window=None if window is None else whole("window", window)),
-    )
-    return Block(
-        parts=(attention, MLP(width=ffn, is_gated=is_gated)),
-        count=layers,
+        ffn=ffn,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        is_gated=is_gated,
+        window=window,
+        causal=False,
         repeats_last=repeats_last,
     )
